@@ -92,9 +92,9 @@ def one_life(clock: Clock, count: int, draw: Draw, epochs: int, speaking: int = 
     while core:
         # To the next thing that there is to do: empty epochs cost the same in each
         # family.
-        ahead = [due for due, _, _ in core._heap[:1]]
-        if (start := core._wheel.next_expiry()) is not None:
-            ahead.append(core._origin + start * core.tick)
+        ahead = [due for due, _, _ in core._agenda.near[:1]]
+        if (start := core._agenda.far.next_expiry()) is not None:
+            ahead.append(core._agenda.origin + start * core.tick)
         now = max(now + EPOCH, min(ahead, default=now))
         wake()
 

@@ -8,10 +8,11 @@ Read in this order; less than an hour:
                 slots, wakes, the final check
     lease       the handle on one connection, its one-store touch, and the records
                 handed out
+    agenda      where slots wait until they are due: near or far
     sweep       what becomes of a slot that is due
     slots       an ordered bag with O(1) add and remove
-    wheel       the hierarchical timing wheel, for what is due later than the ring's
-                span; the contract of timer queues
+    wheel       the hierarchical timing wheel, for slots that are far; the contract of
+                timer queues
     introspect  looking in: why a lease is still here, the longest silent, whether the
                 books agree
     purgatory   operations that wait for a condition or a deadline, whichever comes

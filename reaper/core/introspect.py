@@ -51,10 +51,10 @@ def explain(core: IdleReaper, uid: Hashable, lease: Lease) -> Explanation:
     timeout, reason = slot.key
     is_open = epoch is core._open
     ends = core.epoch_ends if is_open else epoch.closed
-    place = "no timeout" if timeout is None else "ring"
+    place = "no timeout" if timeout is None else "near"
     if lease.suspended:
         place = "suspended"
-    elif slot.timer is not None and (where := core._wheel.locate(slot.timer)) is not None:
+    elif slot.timer is not None and (where := core._agenda.far.locate(slot.timer)) is not None:
         place = f"wheel level {where[0]} slot {where[1]}"
     return Explanation(
         uid=uid,
@@ -123,21 +123,24 @@ def census(
 
 
 def places(core: IdleReaper, now: float) -> tuple[dict[int, int], dict[int, int]]:
-    """Where the armed leases lie: in the ring by whole ticks until their slot comes
-    due, and in the wheel by level.
+    """Where the armed leases lie: near, by whole ticks until their slot comes due; and
+    far, by level of the wheel.
 
     A lease that was touched lies in its old slot until that comes due. Those of the
     open epoch are in neither. Cost: O(slots).
     """
-    ring: Counter[int] = Counter()
-    for due, _, slot in core._heap:
-        ring[max(int((due - now) // core.tick), 0)] += len(slot)
-    wheel: Counter[int] = Counter()
-    if len(core._wheel):
-        for slot in core._slots:
-            if slot.timer is not None and (where := core._wheel.locate(slot.timer)) is not None:
-                wheel[where[0]] += len(slot)
-    return dict(ring), dict(wheel)
+    near: Counter[int] = Counter()
+    for due, _, slot in core._agenda.near:
+        near[max(int((due - now) // core.tick), 0)] += len(slot)
+    far: Counter[int] = Counter()
+    if len(core._agenda.far):
+        for slot in core._agenda.slots:
+            if (
+                slot.timer is not None
+                and (where := core._agenda.far.locate(slot.timer)) is not None
+            ):
+                far[where[0]] += len(slot)
+    return dict(near), dict(far)
 
 
 def silence(lease: Lease, now: float) -> float:
@@ -149,8 +152,8 @@ def check(core: IdleReaper) -> None:
     """`IdleReaper.check`."""
     # Where a slot can wait that is not in the wheel; not once its last lease has left
     # it early.
-    waiting = Counter(slot for _, _, slot in core._heap)
-    waiting.update(slot for slot in core._unfiled if slot.before is not None)
+    waiting = Counter(slot for _, _, slot in core._agenda.near)
+    waiting.update(slot for slot in core._agenda.unfiled if slot.before is not None)
     for uid, lease in core._leases.items():
         if (uid is not lease.uid and uid is not lease) or lease._chunk is None:
             raise InvariantViolated(f"uid {uid!r} maps to {lease!r}")
@@ -160,12 +163,12 @@ def check(core: IdleReaper) -> None:
             )
     known = set(core._leases.values())
     armed = in_wheel = 0
-    for slot in core._slots:
+    for slot in core._agenda.slots:
         slot.check()
         if not slot.in_books:
             raise InvariantViolated(f"slot {slot.key} is not in the books of its epoch")
         places = waiting[slot] + (slot.timer is not None)
-        if places != (slot.key[0] is not None or slot in core._unfiled):
+        if places != (slot.key[0] is not None or slot in core._agenda.unfiled):
             raise InvariantViolated(
                 f"slot {slot.key} waits in {places} places instead of one, "
                 "or none without a timeout"
@@ -183,7 +186,7 @@ def check(core: IdleReaper) -> None:
     for slot in core._never.row:
         slot.check()
         suspended += len(slot)
-    for slot in core._unfiled:
+    for slot in core._agenda.unfiled:
         if slot.epoch.serial >= 0:
             continue
         slot.check()
@@ -197,11 +200,13 @@ def check(core: IdleReaper) -> None:
         core._last.epoch is not core._open or core._last.before is None or not armed
     ):
         raise InvariantViolated("what the next lease is expected to be like has ended")
-    if in_wheel != len(core._wheel):
-        raise InvariantViolated(f"{in_wheel} slots wait in the wheel, it counts {len(core._wheel)}")
+    if in_wheel != len(core._agenda.far):
+        raise InvariantViolated(
+            f"{in_wheel} slots wait in the wheel, it counts {len(core._agenda.far)}"
+        )
     if not set(core._hooks) <= known:
         raise InvariantViolated("a hook outlived its lease")
-    for due, _, slot in core._heap:
+    for due, _, slot in core._agenda.near:
         if due != slot.due or slot.before is None:
             raise InvariantViolated(f"slot {slot.key} waits for {due}")
-    core._wheel.check()
+    core._agenda.far.check()

@@ -106,8 +106,8 @@ class IdleSlot(Slot):
 
 
 class Row:
-    """Slots in the order in which they came. A ring of neighbours, of which the row is
-    one: no addition takes longer than another, as one that makes a dict grow does.
+    """Slots in the order in which they came. A circle of neighbours, of which the row
+    is one: no addition takes longer than another, as one that makes a dict grow does.
     """
 
     __slots__ = ("after", "before")
@@ -331,7 +331,7 @@ class Explanation:
     suspended or without a timeout.
     """
     place: str
-    """Where it lies: 'ring', 'wheel level L slot S', 'no timeout', or 'suspended'."""
+    """Where it lies: 'near', 'wheel level L slot S', 'no timeout', or 'suspended'."""
 
     def __str__(self) -> str:
         timeout = "no timeout" if self.timeout is None else f"timeout {self.timeout:g} s"
@@ -339,7 +339,8 @@ class Explanation:
             return f"{self.uid!r}: suspended (in use), cannot be reaped; {timeout} when it resumes"
         until = "now" if self.active_until is None else f"{self.active_until:.3f}"
         due = "never due" if self.due is None else f"due at {self.due:.3f}"
-        where = "" if self.due is None else f", in {self.place}"
+        place = self.place if self.place == "near" else f"in {self.place}"
+        where = "" if self.due is None else f", {place}"
         return (
             f"{self.uid!r}: last active between {self.active_from:.3f} and {until}, "
             f"{due} ({self.reason}, {timeout}){where}"
@@ -355,11 +356,11 @@ class Statistics:
     suspended: int
     """How many of those are exempt now."""
     slots: int
-    """Slots that wait for their due instant in the ring's heap, emptied ones included
-    until they come up.
+    """Slots that are due within `wheel_size` ticks, emptied ones included until they
+    come up.
     """
     slots_in_wheel: int
-    """Slots whose due instant lies beyond the ring's span."""
+    """Slots that are due later, and wait in the wheel."""
     epochs: int
     """Epochs closed."""
     expired: int

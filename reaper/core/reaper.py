@@ -38,12 +38,11 @@ at about once per timeout, however often it spoke. Four ideas:
    epoch is closed it is put where it waits for that instant:
 
        the open epoch  --closed-->
-           ring: a heap of (due, slot)     due within `wheel_size` ticks
-           wheel: a hierarchical timing    due later; it comes down into the ring a
-           wheel, in whole ticks           whole span before it is due
+           near: a heap of (due, slot)     due within `wheel_size` ticks
+           far: a hierarchical timing      due later; it comes near a whole span
+           wheel, in whole ticks           before it is due
 
-   The wheel counts ticks and rounds; the ring does not. Because a slot leaves the wheel
-   long before it is due, the wheel's coarser time never delays a close.
+   `agenda` is the module of this.
 
 4. A touched lease is moved when its slot comes due, not before.
 
@@ -64,14 +63,14 @@ THE STEPS OF A WAKE
     close_epoch   what is touched from here on lies in the next epoch
     ...           an adapter lets its loop read here: bytes that came during a stall are
                   still in the kernel
-    expire        take what is due (`_take_due`), put it to the final check (`spare`),
-                  end it and report it
+    expire        take what is due (`Agenda.take_due`), put it to the final check
+                  (`spare`), end it and report it
 
 `advance` is close_epoch and expire at one instant, for callers that have no loop.
 
 WHERE A LEASE CAN LIE
 
-    registered --> a slot of the open epoch --close--> heap or wheel --due--> taken
+    registered --> a slot of the open epoch --close--> near or far ---due--> taken
         |                   ^                               |                   |
         |                   +---- moved: touched since -----+                   |
         |                                     final check: ended, reaped <------+
@@ -90,46 +89,36 @@ what has another epoch was touched. Those it names:
 
     named, or with True     active: moved to the open epoch
     with False              a limit, which no activity moves: it stays due, and waits in
-                            `_postponed` until the open epoch is closed
+                            `postponed` until the open epoch is closed
 
 WHAT IS BOUNDED, AND WHAT MISBEHAVES
 
-No call holds the loop for long, whatever the timeouts are. A slot costs many times what
-a lease does that moves with others, and with a timeout of its own each lease has a
-slot. So work is counted in steps, and a call takes at most `STEPS_PER_CALL` of them for
-all that it does beside reaping: to put the slots of an epoch that is closed, and those
-that come within the ring's span, where they wait (`_catch_up`), and to look at what is
-due. What is left is carried over to the next call, and `next_wakeup` says now. It keeps
-its due instant, and nothing is reaped before what is due earlier:
-
-    slots of closed epochs are left     any of them may be due: nothing is reaped
-    slots are left in the wheel         they come down a span before they are due: what
-                                        is due before the first of them is reaped
-                                        meanwhile
+No call holds the loop for long, whatever the timeouts are. Work is counted in steps,
+and a call takes at most `STEPS_PER_CALL` of them for all that it does beside reaping:
+to put the slots of an epoch that is closed, and those that have come near, where they
+wait, and to look at what is due. What is left is carried over to the next call
+(`agenda` says how), and `next_wakeup` says now. It keeps its due instant, and nothing
+is reaped before what is due earlier.
 
 Without a limit all is done that there is. What grows with the number of slots grows a
 little at each addition: a dict of a million slots would take 15 ms for one of them. The
 map from uids is such a dict, and `register` takes as long at 699,051 leases; so does
-that of hooks. Empty slots in the heap are dropped when they
-come up, which is soon; those in the wheel at once. Hooks are called when all books are
-closed: they may call anything, and what one raises stops no other. A uid whose
-`__hash__` changes cannot be found again: `_forget_strays` goes through all then.
+that of hooks. Hooks are called when all books are closed: they may call anything, and
+what one raises stops no other. A uid whose `__hash__` changes cannot be found again:
+`_forget_strays` goes through all then.
 """
 
 from __future__ import annotations
 
 import sys
-from collections import deque
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from heapq import heappop, heappush
-from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import DuplicateUid, InvalidArgument, UnknownUid, shown
+from .agenda import ALL, STEPS_PER_CALL, Agenda, Due
 from .introspect import check, explain, oldest
 from .lease import (
-    MOST_KEYS,
     OPEN,
     Changed,
     Epoch,
@@ -141,45 +130,22 @@ from .lease import (
     Key,
     Lease,
     Never,
-    Row,
     Statistics,
     bind,
     call_hooks,
     drop,
 )
 from .slots import CHUNK, Chunk, tidy
-from .sweep import STEPS_PER_SLOT, sweep
-from .ticks import check_count, check_limit, check_now, check_timeout, seconds_to_tick
-from .wheel import TimingWheel
+from .ticks import check_count, check_limit, check_now, check_timeout
 
 LONG_AGO = -sys.float_info.max
 """Before any instant that is named."""
-
-STEPS_PER_CALL = 4096
-"""Steps of work that one `close_epoch`, or one `expire` with a limit, may take beside
-what it reaps: a lease that is moved is one, and a slot that is put where it waits, or
-looked at, `STEPS_PER_SLOT`. About 1 ms.
-"""
-
-ALL = float("inf")
-"""More steps than there can be: stands for no bound."""
-
-SLOTS_PER_CALL = STEPS_PER_CALL // STEPS_PER_SLOT
-"""Slots that one call at most puts where they wait, or drops because they are empty."""
 
 Spare = Callable[[Sequence[Lease]], Collection[Lease] | Mapping[Lease, bool]]
 """The final check: of these leases, which are to live on? As a collection: those that
 have shown a sign of life, and count as touched now. As a mapping: the same with True,
 and with False what stays due; see `IdleReaper.expire`.
 """
-
-
-class Due(NamedTuple):
-    """Leases that fell silent in one epoch, with one timeout and one reason."""
-
-    epoch: Epoch
-    key: Key
-    leases: list[Lease]
 
 
 @dataclass(slots=True)
@@ -189,7 +155,6 @@ class Counts:
     """
 
     expired: int = 0
-    moved: int = 0
     averted: int = 0
     released: int = 0
     max_lateness: float = 0.0
@@ -206,8 +171,8 @@ class IdleReaper:
         epochs_per_tick: Epochs per tick, 1 to 1,000,000: with 2, half a tick stays in
             hand for a loop that wakes late.
         on_error: Called with (error, expiry) when a hook raises. None: see `expire`.
-        wheel_size: Ticks in the ring's span and slots per wheel level, >= 2. What is
-            due later waits in the wheel.
+        wheel_size: Ticks before its due instant at which a slot is near, and slots per
+            wheel level, >= 2. What is due later waits in the wheel.
     Raises:
         InvalidArgument: by name and value.
     """
@@ -239,7 +204,6 @@ class IdleReaper:
         # Time.
         self._latest = LONG_AGO  # the latest instant that any call has named
         self._judged = LONG_AGO  # the latest instant that `expire` has judged by
-        self._origin = 0.0  # the first instant named
         self._epochs = 0  # closed so far
         self._open = Epoch(0.0, 0)
 
@@ -249,22 +213,11 @@ class IdleReaper:
         self._last_timeout: float | None = None
         self._last_reason = ""
 
-        # Where slots are. Those of the two kinds that never come due by themselves
-        # first. The epoch that never closes: suspended leases lie in its slots.
+        # The epoch that never closes: suspended leases lie in its slots.
         self._never = Never()
-        # Limits that the final check spared lie in this one's slots until the open
-        # epoch is closed. There is another one then.
-        self._postponed = Epoch(OPEN, -1)
-        self._slots = Row()  # every slot but those, in order of creation
-        # Those made in the open epoch, or since it was closed, and not put where they
-        # wait yet; of which the first `_closed` were made in epochs that are closed.
-        self._unfiled: deque[IdleSlot] = deque()
-        self._closed = 0
-        self._behind = False  # the last call that caught up has left work
-        self._heap: list[tuple[float, int, IdleSlot]] = []  # (due, order of scheduling, slot)
-        self._order = count()
-        # It counts ticks since _origin.
-        self._wheel: TimingWheel[IdleSlot] = TimingWheel(tick=1, wheel_size=wheel_size)
+        # Where the other slots wait until they are due.
+        self._agenda = agenda = Agenda(self.tick, wheel_size)
+        self._slot_of: Callable[[Epoch, Key], IdleSlot] = agenda.slot_of
 
         # What a touch and a release read: names in a namespace of this core's own, see
         # `bind`.
@@ -346,6 +299,7 @@ class IdleReaper:
         elif slot.epoch is not self._open:  # the uid's own __hash__ has closed it
             slot = self._slot_of(self._open, slot.key)
         lease._epoch = slot.epoch
+        # `Slot.add`, written out.
         chunks = slot.chunks
         chunk = chunks[-1] if chunks else slot.room()
         items = chunk.items
@@ -483,7 +437,7 @@ class IdleReaper:
         """Take *lease*, which stays registered, out of its slot, and put it into that
         of *epoch* and *key*.
         """
-        # `slots.remove` and `Slot.add`, written out.
+        # `slots.remove`, written out.
         chunk = lease._chunk
         items = chunk.items
         items[lease._pos] = None
@@ -493,6 +447,7 @@ class IdleReaper:
         slot = epoch.slots.get(key)
         if slot is None:
             slot = self._slot_of(epoch, key)
+        # `Slot.add`, written out.
         chunks = slot.chunks
         chunk = chunks[-1] if chunks else slot.room()
         items = chunk.items
@@ -519,14 +474,8 @@ class IdleReaper:
         elif not slot.chunks:
             if len(self._leases) - self._suspended <= 1:
                 self._last = None  # this was the last one that can come due
-            if slot.timer is not None:
-                # In the ring an empty slot may wait for its turn: that is soon. In the
-                # wheel it could be a month.
-                slot.timer.cancel()
-                slot.timer = None
-                drop(slot)
-            elif slot.key[0] is None and slot.epoch is not self._open:
-                drop(slot)  # nothing else would: it waits nowhere
+            if slot.timer is not None or slot.key[0] is None:
+                self._agenda.emptied(slot)
 
     @property
     def _armed(self) -> int:
@@ -552,126 +501,28 @@ class IdleReaper:
             Whether it was closed.
         Raises:
             InvalidArgument, ClockWentBackwards: State unchanged.
-        Cost: O(distinct (timeout, reason) in the epoch + slots that come within the
-        ring's span), at most `SLOTS_PER_CALL` of both; the next calls do the rest.
+        Cost: O(distinct (timeout, reason) in the epoch + slots that come near), at most
+        `SLOTS_PER_CALL` of both; the next calls do the rest.
         """
         now = check_now(now, self._latest)
         self._latest = now
         closed = now - self._open.opened >= at_least and self._close(now)
-        self._catch_up(STEPS_PER_CALL)
+        self._agenda.catch_up(now, STEPS_PER_CALL)
         return closed
 
     def _close(self, now: float) -> bool:
-        ended = self._open
-        ended.closed = now
-        self._epochs += 1
+        self._open.closed = now
         self._last = None
-        self._open = Epoch(now, self._epochs)
-        self._namespace["open_epoch"] = self._open  # from here on touches lie in it
+        self._epochs = epochs = self._epochs + 1
+        # From here on touches lie in it.
+        self._open = self._namespace["open_epoch"] = Epoch(now, epochs)
         if self._edge is not None:
             self._namespace["edge"] = now - self._edge
-        if self._epochs == 1:
-            self._origin = now
-        self._closed = len(self._unfiled)
-        if self._postponed.slots:
-            self._postponed = Epoch(OPEN, -1)
+        agenda = self._agenda
+        if epochs == 1:
+            agenda.origin = now
+        agenda.epoch_ended(now)
         return True
-
-    # ---- where slots wait ------------------------------------------------------------
-    def _slot_of(self, epoch: Epoch, key: Key) -> IdleSlot:
-        slot = epoch.slots.get(key)
-        if slot is None:
-            if len(epoch.slots) >= MOST_KEYS:
-                epoch.slots = {}
-                epoch.forgot = True
-            slot = epoch.slots[key] = IdleSlot(epoch, key)
-            if epoch is self._never:
-                self._never.row.add(slot)
-                return slot
-            if epoch is not self._postponed:
-                self._slots.add(slot)
-            if epoch is self._open or epoch is self._postponed:
-                self._unfiled.append(slot)
-            else:
-                self._schedule(slot)
-        return slot
-
-    def _schedule(self, slot: IdleSlot) -> None:
-        """Put *slot*, whose epoch is closed, where it waits for its due instant;
-        nowhere if it has no timeout.
-        """
-        if slot.key[0] is None:
-            return
-        due = slot.due
-        near = self._lowered_at(due)
-        if near <= seconds_to_tick(self._latest, self._origin, self.tick):
-            heappush(self._heap, (due, next(self._order), slot))
-        else:
-            slot.timer = self._wheel.schedule(near, slot)
-
-    def _lowered_at(self, due: float) -> int:
-        """The tick at which a slot that is due then leaves the wheel: a whole span
-        before, so the wheel's coarser time never delays a reap.
-        """
-        return seconds_to_tick(due, self._origin, self.tick) - self.wheel_size
-
-    def _catch_up(self, steps: float) -> float:
-        """Put the slots of closed epochs where they wait, and bring those down out of
-        the wheel that have come within the ring's span. Returns what is left of
-        *steps*.
-        """
-        if self._closed:
-            steps = self._file(steps)
-        self._behind = self._closed > 0
-        wheel = self._wheel
-        if len(wheel):
-            tick = seconds_to_tick(self._latest, self._origin, self.tick)
-            if steps == ALL:
-                timers, left = wheel.advance(tick), 1
-            elif steps >= STEPS_PER_SLOT:
-                most = int(steps) // STEPS_PER_SLOT
-                timers, left = wheel.advance(tick, most), wheel.left
-                steps -= (most - left) * STEPS_PER_SLOT
-            else:
-                timers, left = [], 0
-            for timer in timers:
-                slot = timer.item
-                slot.timer = None
-                heappush(self._heap, (slot.due, next(self._order), slot))
-            if left <= 0:
-                start = wheel.next_expiry()
-                self._behind = self._behind or (start is not None and start <= tick)
-        return steps
-
-    def _file(self, steps: float) -> float:
-        """Put slots of closed epochs where they wait; returns as `_catch_up`."""
-        while self._closed and steps > 0:
-            slot = self._unfiled[0]
-            steps -= STEPS_PER_SLOT
-            if slot.epoch.serial >= 0:
-                if slot.chunks:
-                    self._schedule(slot)
-                elif slot.before is not None:  # not dropped when its last lease left
-                    drop(slot)
-            else:  # limits that were postponed: from here on they are due again
-                steps = sweep(slot, self._slot_of, None, steps)[2]
-                if slot.chunks:
-                    continue
-                slot.epoch.slots.pop(slot.key, None)
-            self._unfiled.popleft()
-            self._closed -= 1
-        return steps
-
-    def _next_due(self) -> float | None:
-        """The earliest instant in the heap, less than one at which something is due
-        while there are many empty slots before it.
-        """
-        heap = self._heap
-        for _ in range(SLOTS_PER_CALL):
-            if not heap or heap[0][2].chunks:
-                break
-            drop(heappop(heap)[2])
-        return heap[0][0] if heap else None
 
     # ---- wakes and reaps -------------------------------------------------------------
     def next_wakeup(self) -> float | None:
@@ -684,13 +535,14 @@ class IdleReaper:
         """
         if len(self._leases) == self._suspended:
             return None
-        if self._behind:
+        agenda = self._agenda
+        if agenda.behind:
             return self._latest
         end = self._open.opened + self.epoch_length
-        heap = self._heap
-        if not heap:
+        near = agenda.near
+        if not near:
             return end
-        due = heap[0][0] if heap[0][2].chunks else self._next_due()
+        due = near[0][0] if near[0][2].chunks else agenda.next_due()
         return end if due is None or end < due else due
 
     def advance(self, now: float, limit: int | None = None) -> list[Expiry]:
@@ -754,41 +606,18 @@ class IdleReaper:
         return self._reap(now, limit, spare)
 
     def _reap(self, now: float, limit: int | None, spare: Spare | None) -> list[Expiry]:
-        left = self._catch_up(ALL if limit is None else STEPS_PER_CALL)
-        due = self._take_due(now, limit, left)
+        agenda = self._agenda
+        left = agenda.catch_up(self._latest, ALL if limit is None else STEPS_PER_CALL)
+        near = agenda.near
+        if not near or near[0][0] > now:
+            return []
+        due = agenda.take_due(now, limit, left)
         if not due:
             return []
         if spare is not None:
             due = self._final_check(due, spare)
         self._end_all(due)
         return self._report(due, now)
-
-    def _take_due(self, now: float, limit: int | None, steps: float) -> list[Due]:
-        taken: list[Due] = []
-        heap, room = self._heap, limit
-        all_moved = 0
-        # What is left in the wheel may be due, but not before this tick.
-        start = self._wheel.next_expiry() if self._behind else None
-        while heap and heap[0][0] <= now and steps > 0 and not self._closed:
-            if start is not None and self._lowered_at(heap[0][0]) >= start:
-                break
-            entry = heappop(heap)
-            slot = entry[2]
-            steps -= STEPS_PER_SLOT
-            silent, moved, steps = sweep(slot, self._slot_of, room, steps)
-            all_moved += moved
-            if silent:
-                taken.append(Due(slot.epoch, slot.key, silent))
-            if slot.chunks:
-                heappush(heap, entry)
-            else:
-                drop(slot)
-            if room is not None:
-                room -= len(silent)
-                if room == 0:
-                    break
-        self._counts.moved += all_moved
-        return taken
 
     def _final_check(self, due: list[Due], spare: Spare) -> list[Due]:
         """What *spare* leaves of *due*."""
@@ -834,7 +663,7 @@ class IdleReaper:
                 self._counts.averted += 1
                 if active:
                     lease._epoch = self._open
-                epoch = self._open if active else self._postponed
+                epoch = self._open if active else self._agenda.postponed
             self._slot_of(epoch, group.key).add(lease)  # the slot it leaves is thrown away
         return left
 
@@ -927,16 +756,18 @@ class IdleReaper:
         worst case all of them.
         """
         check_count("n", n, 0)
-        return oldest(self._slots, (slot for slot in self._unfiled if slot.epoch.serial < 0), n)
+        agenda = self._agenda
+        return oldest(agenda.slots, (slot for slot in agenda.unfiled if slot.epoch.serial < 0), n)
 
     def statistics(self) -> Statistics:
         """A snapshot of the counters; taking it costs O(1)."""
         return Statistics(
             registered=len(self._leases),
             suspended=self._suspended,
-            slots=len(self._heap),
-            slots_in_wheel=len(self._wheel),
+            slots=len(self._agenda.near),
+            slots_in_wheel=len(self._agenda.far),
             epochs=self._epochs,
+            moved=self._agenda.moved,
             **asdict(self._counts),
         )
 

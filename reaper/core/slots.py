@@ -81,7 +81,11 @@ class Slot:
         return chunk
 
     def add(self, entry: Entry) -> None:
-        """Append *entry*, which must lie in no slot. Cost: O(1) amortised."""
+        """Append *entry*, which must lie in no slot. Cost: O(1) amortised.
+
+        Written out in `IdleReaper.register`, `IdleReaper._move` and `sweep`, which are
+        paid per connection: change all four.
+        """
         chunk = self.room()
         entry._chunk = chunk
         entry._pos = len(chunk.items)
@@ -158,6 +162,9 @@ class Slot:
 def remove(entry: Entry) -> None:
     """Take *entry* out of the slot it lies in; its reference there is gone at once.
     Cost: O(1) amortised.
+
+    Written out in `IdleReaper._move`, `lease._release` and `Timer` (`wheel`): change
+    all four.
     """
     chunk: Chunk = entry._chunk
     chunk.items[entry._pos] = None

@@ -92,6 +92,7 @@ def sweep(
                 there = home.items
                 position = len(there)
                 tails[last] = home, there
+            # `Slot.add`, written out.
             lease._chunk = home
             lease._pos = position
             there.append(lease)

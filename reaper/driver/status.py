@@ -79,7 +79,7 @@ async def survey(
         }
         for due, lease in due_next
     ]
-    ring, wheel = places(driver.core, now)
+    near, far = places(driver.core, now)
     core = statistics.core
     journal, pressed = statistics.journal, None
     if pressure is not None and (verdict := pressure.verdict) is not None:
@@ -104,8 +104,8 @@ async def survey(
             for (name, timeout), row in sorted(counts.items(), key=lambda item: -sum(item[1]))
         ],
         "due_next": coming,
-        "ring": sorted(ring.items()),
-        "wheel": sorted(wheel.items()),
+        "ring": sorted(near.items()),
+        "wheel": sorted(far.items()),
         "leases": core.registered,
         "closed": dict(statistics.reasons),
         "averted": core.averted,

@@ -29,9 +29,9 @@ over, and did not close them.
 
     ring: the round at which tcp_info may say that the peer has been silent for half
           of `vanished`
-      -> look, unless it was asked before. Heard since: back to the ring, so much later
+      -> look, unless it was asked before. Heard since: back to a round, so much later
       -> otherwise ask, and look again a round later
-           -> heard: back to the ring
+           -> heard: back to a round
            -> silent, it begins to look bad: ask again, every round, until it is heard
               or is gone
 
@@ -52,7 +52,7 @@ loop woke, so that one wake asks some and looks at those asked a round ago.
 
 Cost: O(chunks) for an eighth of `vanished`, since a chunk whose leases are all known is
 passed over until that changes; for each connection that is silent and unlimited 8 bytes
-in the ring, an entry in a dict, a look and a question in a little more than half of
+in a round, an entry in a dict, a look and a question in a little more than half of
 `vanished`: two system calls by the owner's socket object (`Reapable.own_socket`). Where
 there is only a descriptor they are four, because CPython asks each socket that it makes
 an object of for its name.
@@ -195,9 +195,9 @@ class Vanished:
         self._clear()
 
     def _clear(self) -> None:
-        # The leases in the ring, or being asked, each with what is below it.
+        # The leases of the coming rounds, or being asked, each with what is below it.
         self._known: dict[Lease, Any] = {}
-        self._ring: deque[list[Lease]] = deque([] for _ in range(ROUNDS))
+        self._coming: deque[list[Lease]] = deque([] for _ in range(ROUNDS))
         self._pardoned: set[Lease] = set()  # since they were last looked at
         # The chunks whose leases are all known, each with its list and how long that
         # was: leases are only appended to it, or overwritten by None; a lease that is
@@ -217,7 +217,7 @@ class Vanished:
             self._pardoned.add(lease)
             if lease not in self._known:
                 self._known[lease] = UNSEEN
-                self._ring[0].insert(0, lease)
+                self._coming[0].insert(0, lease)
 
     # ---- the rounds ------------------------------------------------------------------
 
@@ -247,8 +247,8 @@ class Vanished:
                 return
             chunks = self._chunks()
         self._await_round(instant)
-        due = self._ring.popleft()
-        self._ring.append([])
+        due = self._coming.popleft()
+        self._coming.append([])
         if not due and not chunks:
             return
         steps = max(-(-len(due) // LOOKS_PER_STEP), -(-len(chunks) // CHUNKS_PER_STEP))
@@ -278,7 +278,7 @@ class Vanished:
         until = self._soon()
         before, self._whole = self._whole, {}
         found: list[Chunk] = []
-        for slot in [*core._slots, *core._never.row]:
+        for slot in [*core._agenda.slots, *core._never.row]:
             if slot.epoch is core._never or (
                 slot.epoch.closed <= until and not self._is_limited(slot)
             ):
@@ -374,7 +374,7 @@ class Vanished:
         instant.
         """
         rounds = seconds_to_tick(due, self._next_round, self._round_length) + 1
-        self._ring[min(max(rounds, 0), ROUNDS - 1)].append(lease)
+        self._coming[min(max(rounds, 0), ROUNDS - 1)].append(lease)
 
     def _look(self, lease: Lease) -> bool:
         """Look at *lease*, and ask its peer if that is silent. Returns whether it was
@@ -402,7 +402,7 @@ class Vanished:
         seen = None if owner is None else self._seen(owner.link)
         if owner is None or seen is None:
             self._known[lease] = NO_TCP
-            self._ring[ROUNDS - 1].append(lease)
+            self._coming[ROUNDS - 1].append(lease)
             return False
         if not self._is_ours(lease):
             self._known[lease] = TCP
@@ -418,7 +418,7 @@ class Vanished:
         again.
         """
         silent: list[Lease] = []
-        known, ring = self._known, self._ring
+        known, ring = self._known, self._coming
         silence_by = sockets.silence_by
         owner_of, half, now = self._driver.owner_of, self._half, self._driver.now()
         length, rested = self._round_length, now + half + JIFFY - self._next_round

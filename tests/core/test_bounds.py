@@ -20,8 +20,8 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from reaper import Expiry, IdleReaper, Lease, TimingWheel
+from reaper.core import agenda, slots, sweep, wheel
 from reaper.core import reaper as core_module
-from reaper.core import slots, sweep, wheel
 
 CHUNK = 4
 STEPS_PER_CALL, STEPS_PER_SLOT = 32, 8
@@ -98,11 +98,11 @@ def make_small(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "CHUNK", CHUNK)
     patch.setattr(sweep, "WORTH_MOVING", CHUNK // 2)
     patch.setattr(core_module, "STEPS_PER_CALL", STEPS_PER_CALL)
-    for module in sweep, core_module:
+    for module in sweep, agenda:
         patch.setattr(module, "STEPS_PER_SLOT", STEPS_PER_SLOT)
     patch.setattr(sweep, "STEPS_PER_CHUNK", STEPS_PER_CHUNK)
-    patch.setattr(core_module, "MOST_KEYS", MOST_KEYS)
-    patch.setattr(core_module, "SLOTS_PER_CALL", SLOTS_PER_CALL)
+    patch.setattr(agenda, "MOST_KEYS", MOST_KEYS)
+    patch.setattr(agenda, "SLOTS_PER_CALL", SLOTS_PER_CALL)
 
 
 class Adversary(RuleBasedStateMachine):
@@ -219,7 +219,7 @@ class Adversary(RuleBasedStateMachine):
             self.core.oldest(LIMIT), key=lambda uid: self.core.explain(uid).active_from
         )
         # A dict that grows by one entry more is gone through as a whole.
-        for slot in [*self.core._slots, *self.core._never.row, *self.core._unfiled]:
+        for slot in [*self.core._agenda.slots, *self.core._never.row, *self.core._agenda.unfiled]:
             assert len(slot.epoch.slots) <= MOST_KEYS
 
 
@@ -299,13 +299,13 @@ def test_a_slot_that_its_epoch_has_forgotten_is_kept_and_comes_due(core: IdleRea
         core._leases[uid].suspend()
         core.check()
     core.advance(0.5)
-    assert len(list(core._slots)) > len(timeouts)
+    assert len(list(core._agenda.slots)) > len(timeouts)
     due = {expiry.uid: expiry.due for expiry in core.advance(10.0)}
     core.check()
     assert due == {
         uid: 0.5 + timeouts[uid % len(timeouts)] for uid in range(2 * len(timeouts)) if uid % 3
     }
-    assert not list(core._slots)
+    assert not list(core._agenda.slots)
     for lease in [*core._leases.values()]:
         lease.release()
         core.check()
@@ -390,7 +390,7 @@ def test_work_that_a_call_has_left_is_done_by_as_many_calls_as_it_takes(count: i
     while core.next_wakeup() == 0.5:
         assert core.expire(0.5, limit=1) == []
         calls += 1
-    assert calls == -(-count // core_module.SLOTS_PER_CALL) - 1
+    assert calls == -(-count // agenda.SLOTS_PER_CALL) - 1
     assert len(core.advance(1000.0)) == count
 
 

@@ -311,7 +311,7 @@ def test_a_limit_that_is_spared_keeps_its_due_instant_and_waits_for_an_epoch() -
     assert core.oldest(3) == [A, B]
     b.touch()  # a touch moves it, like any lease
     core.close_epoch(4.0)
-    assert not core._postponed.slots
+    assert not core._agenda.postponed.slots
     core.check()
     (expiry,) = core.expire(4.0, spare=spare)
     assert (expiry.uid, expiry.due, expiry.lateness, expiry.timeout) == (A, 3.0, 1.0, 2.0)

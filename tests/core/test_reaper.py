@@ -21,8 +21,8 @@ from reaper import (
     TimingWheel,
     UnknownUid,
 )
+from reaper.core.agenda import STEPS_PER_CALL
 from reaper.core.lease import IdleSlot, Lease
-from reaper.core.reaper import STEPS_PER_CALL
 from tests.core.test_law import drive, wake_of
 
 
@@ -59,7 +59,7 @@ def test_a_released_month_leaves_nothing_behind() -> None:
     core.check()
     statistics = core.statistics()
     assert (statistics.slots, statistics.slots_in_wheel, statistics.registered) == (0, 0, 0)
-    assert not list(core._slots)
+    assert not list(core._agenda.slots)
 
 
 @pytest.mark.parametrize("kind", ["whole chunks", "mixed chunks", "two slots"])
@@ -103,7 +103,7 @@ def test_explain_is_a_sentence_for_people() -> None:
     lease = core.register("a", timeout=5.0, now=0.0)
     assert "last active between 0.000 and now, due at 6.000" in str(core.explain("a"))
     core.close_epoch(1.25)
-    assert "between 0.000 and 1.250, due at 6.250 (idle, timeout 5 s), in ring" in str(
+    assert "between 0.000 and 1.250, due at 6.250 (idle, timeout 5 s), near" in str(
         core.explain("a")
     )
     lease.suspend()
@@ -152,9 +152,9 @@ def test_a_reaped_connection_is_garbage_at_once_without_the_collector(spare: Any
 
 
 def add_slot(core: IdleReaper, key: tuple[float | None, str], in_books: bool) -> None:
-    epoch = core._heap[0][2].epoch
+    epoch = core._agenda.near[0][2].epoch
     slot = IdleSlot(epoch, key)
-    core._slots.add(slot)
+    core._agenda.slots.add(slot)
     if in_books:
         epoch.slots[key] = slot
 
@@ -172,7 +172,7 @@ FAULTS: dict[str, Callable[[Any, Any], object]] = {
     "slot .* is not in the books": lambda core, lease: add_slot(
         core, (2.0, "idle"), in_books=False
     ),
-    "waits in 0 places instead of one": lambda core, lease: core._heap.clear(),
+    "waits in 0 places instead of one": lambda core, lease: core._agenda.near.clear(),
     "is empty, and nothing will drop it": lambda core, lease: add_slot(
         core, (None, "idle"), in_books=True
     ),
@@ -181,10 +181,16 @@ FAULTS: dict[str, Callable[[Any, Any], object]] = {
     "1 armed, 0 suspended; books: 1 suspended of 1": lambda core, lease: setattr(
         core, "_suspended", 1
     ),
-    "is expected to be like": lambda core, lease: setattr(core, "_last", next(iter(core._slots))),
-    "0 slots wait in the wheel, it counts 1": lambda core, lease: core._wheel.schedule(99, None),
+    "is expected to be like": lambda core, lease: setattr(
+        core, "_last", next(iter(core._agenda.slots))
+    ),
+    "0 slots wait in the wheel, it counts 1": lambda core, lease: core._agenda.far.schedule(
+        99, None
+    ),
     "a hook outlived its lease": lambda core, lease: core._hooks.update({None: print}),
-    "waits for 9.0": lambda core, lease: core._heap.__setitem__(0, (9.0, *core._heap[0][1:])),
+    "waits for 9.0": lambda core, lease: core._agenda.near.__setitem__(
+        0, (9.0, *core._agenda.near[0][1:])
+    ),
     "does not know where it lies": lambda core, lease: setattr(lease, "_pos", 7),
 }
 

@@ -215,7 +215,7 @@ def test_any_mixture_of_heartbeats_silences_and_releases_is_reaped_by_the_law(
         core.check()
         assert not [lease for lease in due if due[lease] <= now]
     assert reaped > 500
-    assert {lease for slot in core._slots for lease in slot} == set(due)
+    assert {lease for slot in core._agenda.slots for lease in slot} == set(due)
     assert (
         core._leases is by_uid
     )  # each was found by its uid: all are gone through only for one that cannot be found
