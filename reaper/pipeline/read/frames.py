@@ -25,6 +25,7 @@ from ...journal.schema import (
     REAP,
     SEQUENCE_BITS,
 )
+from ..arguments import Fault
 from ..engine import F, Part, here
 from .file import EVENTS, FILE
 from .inputs import Inputs, Table
@@ -427,4 +428,7 @@ def listener_names(spark: SparkSession, inputs: Inputs) -> dict[int, str]:
     """hash -> text of `listeners_of`. It reads no file."""
     names = [(name,) for name in listeners_of(inputs)]
     frame = small_frame(spark, names, pa.schema([("name", pa.string())]))
-    return {row[0]: row[1] for row in frame.select(F.xxhash64("name"), "name").collect()}
+    found = {row[0]: row[1] for row in frame.select(F.xxhash64("name"), "name").collect()}
+    if len(found) < len(names):
+        raise Fault(f"two of {len(names)} listeners have one hash here; ask the other engine")
+    return found
