@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from reaper.pipeline.advise.access_logs import FORMATS, log_files, other_formats
+from reaper.pipeline.advise.access_logs import _IIS, FORMATS, log_files, other_formats
 from reaper.pipeline.advise.run import Policy, advise
 from reaper.pipeline.cli import _why
 from reaper.pipeline.read.inputs import Inputs
@@ -95,9 +95,9 @@ def test_a_combined_line_gives_client_and_agent(kind: str) -> None:
     before, after, client, agent = COMBINED[kind]
     found = re.search(FORMATS["combined"].request, f"{before} {AT} {after}")
     assert found is not None
-    assert (found[1] or found[2], found[3]) == (client, AT[1:-1])
+    assert (found[1], found[2]) == (client, AT[1:-1])
     if agent is not None:
-        assert found[4] == agent
+        assert found[3] == agent
 
 
 @pytest.mark.parametrize(
@@ -223,6 +223,14 @@ ISTIO = (
 )
 LINES: dict[str, Callable[[int, int, float], str]] = {
     "nginx": lambda conn, turn, at: f"{SECOND + at + 0.5:.3f} {conn} {turn} 0.500",
+    "nginx-json": lambda conn, turn, at: json.dumps(
+        {
+            "msec": f"{SECOND + at + 0.5:.3f}",
+            "connection": conn,
+            "connection_requests": str(turn),
+            "request_time": "0.500",
+        }
+    ),
     "columns": lambda conn, turn, at: f"{SECOND + at + 0.5:.3f} 10.0.0.{conn}:80 {turn} 0.500",
     "haproxy": lambda conn, turn, at: (
         f"{HEAD}10.0.0.{conn}:4000 [21/Sep/2026:14:13:{20 + at:.3f}] web~ app/s1 0/0/0/1/500 200 "
@@ -244,14 +252,18 @@ LINES: dict[str, Callable[[int, int, float], str]] = {
         f"2026-09-21T14:13:{20 + at:.6f}Z",
         f" TID_{conn}",
     ),
+    "iis": lambda conn, turn, at: (
+        f"2026-09-21 14:13:{int(20.5 + at - turn / 2)} 10.0.9.9 GET / - 443 - 10.0.0.{conn} curl/8 "
+        "- 200 0 0 0"
+    ),
     "combined": lambda conn, turn, at: (
         f"10.0.0.{conn} - - [21/Sep/2026:14:13:{int(20.5 + at - turn / 2)} +0000]"
         ' "GET /\\"a\\" HTTP/1.1" 200 12 "-" "curl/8"'
     ),
 }
 REQUESTS = ((1, 1, 0.0), (1, 2, 2.5), (1, 3, 7.0), (2, 1, 0.5))
-"""Connection, number, second at which it begins. Each takes half a second, but in a
-combined log none.
+"""Connection, number, second at which it begins. Each takes half a second, but in
+logs of whole seconds none.
 """
 LOGS = {name: [line(*request) for request in REQUESTS] for name, line in LINES.items()}
 ISTIOS = [ISTIO % (4000 + conn, f"{20 + at:.3f}") for conn, _, at in REQUESTS]
@@ -268,6 +280,7 @@ ISO_COLUMNS = [
 
 
 REPORT = {
+    "iis": f"#Fields: {_IIS}",
     "haproxy": HEAD + REPORTS[0],
     "caddy": '{"level":"info","ts":1790000000.1,"logger":"tls","msg":"cleaning storage unit"}',
     "traefik": '{"level":"info","msg":"Configuration loaded from file: '
@@ -293,11 +306,21 @@ HOSTILE = {
         f"{SECOND}.5 17 {'9' * 30} 0.500",
         f"{SECOND}.5 17 1 {'9' * 30}.0",
     ],
+    "nginx-json": [
+        "[]",
+        '{"msec": "1790000000.1", "connection": 5, "connection_requests": 1}',
+        json.dumps({"msec": "9" * 40, "connection": 5, "request_time": 1}),
+    ],
     "columns": [
         f"{'9' * 40}.5 a 1 0.500",
         "yesterday a 1 0.5",
         f"{SECOND}.5 a b 0.5",
-        f"{SECOND}.5 a 1 2 3",
+        f"{SECOND}.5 - 1 0.5",
+        f"{SECOND}.5",
+    ],
+    "iis": [
+        "9999-01-01 00:00:00 10.0.9.9 GET / - 443 - 10.0.0.1 curl/8 - 200 0 0 0",
+        "2026-09-21 14:13:20 10.0.9.9 GET /",
     ],
     "haproxy": [line.replace("/2026:", "/9999:") for line in LOGS["haproxy"][:1]],
     "envoy": [

@@ -26,8 +26,6 @@ from .access_logs import FORMATS, log_files
 if TYPE_CHECKING:
     from .run import AccessLogs, Policy
 
-DEFAULT_TIMEOUT_NS = 75 * 10**9
-
 
 def add(command: AddCommand) -> None:
     """Declare `advise`."""
@@ -56,7 +54,7 @@ def add_logs(parser: Parser) -> None:
         "--timeout",
         type=positive_ns,
         metavar="DURATION",
-        help="timeout in force when they were written; default 75s",
+        help="timeout in force when they were written; default 75s, and none for a table",
     )
 
 
@@ -69,7 +67,7 @@ def logs_of(arguments: argparse.Namespace) -> AccessLogs | None:
     if bool(arguments.events) == bool(arguments.logs):
         raise Fault("one of --events DIR and --logs FILE must be given, and not both")
     if arguments.logs and not arguments.format:
-        raise Fault("--logs needs --format, one of: see --help")
+        raise Fault(f"--logs needs --format, one of {', '.join(sorted(FORMATS))}")
     if arguments.format and not arguments.logs:
         raise Fault("--format is for --logs: journals have one format")
     if arguments.timeout and not arguments.logs:
@@ -79,8 +77,7 @@ def logs_of(arguments: argparse.Namespace) -> AccessLogs | None:
     if not arguments.logs:
         return None
     require(arguments.logs, arguments.out)
-    timeout_ns = arguments.timeout or DEFAULT_TIMEOUT_NS
-    return arguments.format, log_files(arguments.logs), timeout_ns
+    return arguments.format, log_files(arguments.logs), arguments.timeout
 
 
 def add_policy(parser: Parser) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +25,19 @@ from ..places import Place
 from ..read.expected import line
 from ..read.frames import listener_names, read_events
 from ..read.inputs import Inputs, hole_line, nothing_line
-from .access_logs import FORMATS, expected_line, put_back, read_requests, silences
+from .access_logs import (
+    FORMATS,
+    Requests,
+    expected_line,
+    put_back,
+    read_requests,
+    silences,
+)
 from .survival import LEAST_FREEDOM, Curve, Z, kaplan_meier
+from .tables import TABLE, Table, read_uses
 from .traffic import (
     CANDIDATES,
+    Lives,
     connections,
     histogram,
     lives_of_journal,
@@ -37,7 +46,7 @@ from .traffic import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 SCHEMA = "reaper-advice/1"
 FAR_MORE, MANY = 100, 0.5
@@ -98,8 +107,132 @@ class Policy:
     """A load balancer, one of `BALANCERS`."""
 
 
-AccessLogs = tuple[str, Sequence[Place], int]
-"""A format, files in it, and the timeout in force when they were written, ns."""
+AccessLogs = tuple[str, Sequence[Place], int | None]
+"""A format, files in it, and the timeout in force when they were written, ns; None:
+`DEFAULT_TIMEOUT_NS`, and of a table none.
+"""
+
+DEFAULT_TIMEOUT_NS = 75 * 10**9
+
+NEVER_NS = 1 << 61
+"""Longer than any log: no timeout was in force."""
+
+OVERLAPS = 0.05
+"""If more of the requests in columns begin before the one before them has ended, their
+lengths are not in seconds.
+"""
+
+
+@dataclass(slots=True)
+class _Asked:
+    """What is asked: silences, lives, and what is known of where they come from."""
+
+    source: str
+    rows: DataFrame
+    lives: Lives
+    named: dict[int, str]
+    read: int
+    own: int
+    tick: float
+    threshold: float = 0.0
+    apart: int = 0
+    tells_ends: bool = True
+    """Whether it tells when a connection was closed."""
+    http: bool = False
+    """Whether all of it is HTTP."""
+    notes: list[str] = field(default_factory=list)
+    quarantined: list[dict[str, str]] = field(default_factory=list)
+
+
+def _of_journal(spark: SparkSession, inputs: Inputs) -> _Asked:
+    events = read_events(spark, inputs)
+    return _Asked(
+        "journal",
+        silences_of_journal(events),
+        lives_of_journal(spark, events, inputs),
+        listener_names(spark, inputs),
+        inputs.rows,
+        inputs.own_rows,
+        max((run.tick_ns for run in inputs.runs), default=10**9) / 1e9,
+        max((run.gap_threshold_ns for run in inputs.runs), default=0) / 1e9,
+    )
+
+
+def _of_logs(spark: SparkSession, logs: AccessLogs) -> _Asked:
+    name, paths, timeout_ns = logs
+    requests = read_requests(spark, name, paths)
+    where = ", ".join(map(str, paths))
+    asked = _of_requests(name, requests, timeout_ns, where)
+    if requests.bad:
+        reason = (
+            f"{requests.bad} of {requests.lines} line(s) are not in {name} format: "
+            f"{'; '.join(requests.examples)}"
+        )
+        if requests.others:
+            reason += f" (they are, as {' or '.join(requests.others)})"
+        reason += f"; {expected_line(name)}{requests.stranger}"
+        asked.quarantined.append({"path": where, "reason": reason})
+    asked.quarantined += put_back(name, paths)
+    if requests.own:
+        asked.notes.insert(
+            0, f"{requests.own} line(s) are reports of the server about itself, and no requests"
+        )
+    return asked
+
+
+def _of_table(spark: SparkSession, table: Table, timeout_ns: int | None) -> _Asked:
+    uses = read_uses(spark, table)
+    where = ", ".join(map(str, table.paths)) or TABLE
+    asked = _of_requests(TABLE, uses, timeout_ns, where)
+    if uses.bad:
+        reason = (
+            f"{uses.bad} of {uses.lines} row(s) have no key, no instant, or end before they begin: "
+            f"{'; '.join(uses.examples)}"
+        )
+        asked.quarantined.append({"path": where, "reason": reason})
+    return asked
+
+
+def _of_requests(source: str, requests: Requests, timeout_ns: int | None, where: str) -> _Asked:
+    """*timeout_ns*: see `AccessLogs`."""
+    if timeout_ns is None:
+        timeout_ns = NEVER_NS if requests.tabled else DEFAULT_TIMEOUT_NS
+    gaps = silences(requests.frame, timeout_ns).persist()
+    told = F.xxhash64("listener"), "listener", F.count(F.when(F.col("overlaps"), 1)).alias("n")
+    counted = gaps.groupBy(told[0].alias("hash"), "listener").agg(told[2]).collect()
+    asked = _Asked(
+        source,
+        gaps.withColumn("listener_hash", F.xxhash64("listener")),
+        lives_of_requests(gaps),
+        {row.hash: row.listener for row in counted},
+        requests.lines,
+        requests.own,
+        1.0 if requests.tabled else tick_for(timeout_ns / 1e9),
+        apart=requests.bad,
+        tells_ends=False,
+        http=not requests.tabled,
+    )
+    blind = KEYS_END if requests.tabled else FORMATS[source].blind
+    asked.notes.append(f"{source} logs do not show {blind}")
+    judged = max(requests.lines - requests.own - requests.bad, 1)
+    if overlaps := sum(row.n for row in counted) / judged:
+        text = (
+            f"{overlaps:.1%} of the requests begin before the one before them on their connection "
+            "has ended"
+        )
+        if source == "columns" and overlaps > OVERLAPS:
+            reason = f"{text}: are the lengths in seconds? Nothing is advised from them"
+            asked.quarantined.append({"path": where, "reason": reason})
+        else:
+            asked.notes.append(text)
+    return asked
+
+
+KEYS_END = (
+    "when a key was given up, or by whom: the last silence of each is taken to have gone on to the "
+    "end of the table"
+)
+"""What a table cannot show."""
 
 
 def advise(
@@ -108,60 +241,30 @@ def advise(
     logs: AccessLogs | None,
     policy: Policy,
     progress: Callable[[str], None] = lambda _: None,
+    table: tuple[Table, int | None] | None = None,
 ) -> dict[str, Any]:
-    """Learn from the journals of *inputs*, or from *logs*; returns what goes to
-    JSON.
+    """Learn from the journals of *inputs*, from *logs*, or from *table* with the
+    timeout that was in force, ns; returns what goes to JSON.
     """
     lacking = inputs.lacking()
     quarantined: list[dict[str, str]] = lacking["quarantined"]
-    notes: list[str] = []
-    if logs is None:
-        events = read_events(spark, inputs)
-        rows = silences_of_journal(events)
-        lives = lives_of_journal(spark, events, inputs)
-        named = listener_names(spark, inputs)
-        threshold = max((run.gap_threshold_ns for run in inputs.runs), default=0) / 1e9
-        source = "journal"
-        tick = max((run.tick_ns for run in inputs.runs), default=10**9) / 1e9
-        read, own = inputs.rows, inputs.own_rows
-        apart = 0
-    else:
-        name, paths, timeout_ns = logs
-        requests = read_requests(spark, name, paths)
-        if requests.bad:
-            reason = (
-                f"{requests.bad} of {requests.lines} line(s) are not in {name} format: "
-                f"{'; '.join(requests.examples)}"
-            )
-            if requests.others:
-                reason += f" (they are, as {' or '.join(requests.others)})"
-            reason += f"; {expected_line(name)}"
-            quarantined.append({"path": ", ".join(map(str, paths)), "reason": reason})
-        quarantined += put_back(name, paths)
-        if requests.own:
-            notes.append(
-                f"{requests.own} line(s) are reports of the server about itself, and no requests"
-            )
-        read, own, apart = requests.lines, requests.own, requests.bad
-        gaps = silences(requests.frame, timeout_ns).persist()
-        rows = gaps.withColumn("listener_hash", F.xxhash64("listener"))
-        lives = lives_of_requests(gaps)
-        named = {
-            row[0]: row[1]
-            for row in gaps.select(F.xxhash64("listener"), "listener").distinct().collect()
-        }
-        threshold = 0.0
-        source = name
-        tick = tick_for(timeout_ns / 1e9)
-        notes.append(f"{name} logs do not show {FORMATS[name].blind}")
+    asked = (
+        _of_table(spark, *table)
+        if table is not None
+        else _of_journal(spark, inputs)
+        if logs is None
+        else _of_logs(spark, logs)
+    )
+    notes, threshold = asked.notes, asked.threshold
+    quarantined += asked.quarantined
     progress("counting silences, weighing candidate timeouts")
-    buckets, traffic = together(partial(histogram, rows), partial(connections, lives))
+    buckets, traffic = together(partial(histogram, asked.rows), partial(connections, asked.lives))
     if traffic.headless:
         notes.append(
             f"{traffic.headless} connection(s) began before the log: their silences count, their "
             "lives do not"
         )
-    if lost := read - traffic.rows - own - apart:
+    if lost := asked.read - traffic.rows - asked.own - asked.apart:
         reason = (
             f"{lost} row(s) were judged by no rule: they belong to no run of a writer that is known"
         )
@@ -194,25 +297,27 @@ def advise(
             traffic.spread.get(key),
         )
         entry = _listener(
-            curve, facts, policy, traffic.span_s, threshold, tick, tells_ends=logs is None
+            curve, facts, policy, traffic.span_s, threshold, asked.tick, tells_ends=asked.tells_ends
         )
-        listeners[named.get(key, "(none)")] = entry
+        listeners[asked.named.get(key, "(none)")] = entry
     summary: dict[str, Any] = {
         "schema": SCHEMA,
-        "source": source,
+        "source": asked.source,
         "policy": {"max_cut": policy.max_cut, "behind": policy.behind},
         "observed_s": traffic.span_s,
-        "rows_read": read,
+        "rows_read": asked.read,
         "rows_judged": traffic.rows,
-        "rows_of_writers": own,
-        "rows_apart": apart,
+        "rows_of_writers": asked.own,
+        "rows_apart": asked.apart,
         "connections_without_opening": traffic.headless,
         "listeners": dict(sorted(listeners.items(), key=lambda item: -item[1]["silences"])),
         **lacking,
         "notes": notes,
     }
-    summary["config"] = _config(summary["listeners"], http=logs is not None)
-    summary["result"] = "inconclusive" if any(lacking.values()) or not summary["config"] else "pass"
+    # Wherever input is missing no file is written that a server would obey.
+    missing = any(lacking.values())
+    summary["config"] = {} if missing else _config(summary["listeners"], http=asked.http)
+    summary["result"] = "pass" if summary["config"] else "inconclusive"
     return summary
 
 

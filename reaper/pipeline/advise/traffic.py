@@ -234,7 +234,7 @@ def lives_of_requests(gaps: DataFrame) -> Lives:
     cuts = [
         F.min(F.when(F.col("idle_ns") > _ns(c), F.col("at_ns") + F.lit(_ns(c)))) for c in CANDIDATES
     ]
-    lives = gaps.groupBy("key", F.xxhash64("listener").alias("listener_hash")).agg(
+    lives = gaps.groupBy("key", "visit", F.xxhash64("listener").alias("listener_hash")).agg(
         F.min("at_ns").alias("opened"),
         F.max(end).alias("ended"),
         F.array(*(F.coalesce(cut, F.max(end)) for cut in cuts)).alias("ends"),

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from ...errors import needs
 from ...journal.schema import ACTIVITY, KINDS
-from ..places import DAMAGED, Place
+from ..places import DAMAGED, Place, files_below
 from . import sql
 from .functions import use
 from .sql import OVER, Column, Window, column_of, literal, name
@@ -120,6 +120,11 @@ class DataFrame:
             raise ValueError(f"two columns of one name: {self.columns}")
         self._kept: str | None = None
         self._ordered = False
+
+    @property
+    def dtypes(self) -> list[tuple[str, str]]:
+        """Each column's name and type, as DuckDB calls it."""
+        return [(row[0], row[1]) for row in self.sparkSession.rows(f"DESCRIBE {self._query}")]
 
     def _on(self, select: str, columns: Sequence[str], rest: str = "") -> DataFrame:
         return DataFrame(self.sparkSession, f"SELECT {select} FROM ({self._query}) {rest}", columns)
@@ -266,6 +271,18 @@ def read_parquet(session: Session, paths: Sequence[Place], schema: pa.Schema) ->
         for each, kind in kinds.items()
     ]
     return DataFrame(session, f"SELECT {', '.join(columns)} FROM {files}", schema.names)
+
+
+def read_table(session: Session, paths: Sequence[Place]) -> DataFrame:
+    """The rows of the Parquet files at and below *paths*, with their own columns."""
+    listed = ", ".join(
+        literal(_plain(file))
+        for path in paths
+        for file, _, _ in files_below(path)
+        if str(file).endswith(".parquet")
+    )
+    query = f"SELECT * FROM read_parquet([{listed}], union_by_name = true)"
+    return DataFrame(session, query, [row[0] for row in session.rows(f"DESCRIBE {query}")])
 
 
 def _of_kinds(events: DataFrame, kinds: Sequence[int]) -> DataFrame:

@@ -327,6 +327,11 @@ def read_parquet(session: SparkSession, paths: Sequence[Place], schema: pa.Schem
     return session.read.schema(from_arrow_schema(schema)).parquet(*map(pattern, paths))
 
 
+def read_table(session: SparkSession, paths: Sequence[Place]) -> DataFrame:
+    """The rows of the Parquet files at and below *paths*, with their own columns."""
+    return session.read.parquet(*map(pattern, paths))
+
+
 def grouped(events: DataFrame, key: str, parts: Sequence[Part]) -> DataFrame:
     """*events* grouped by *key*: for each of *parts*, the sums over its rows; null
     where there are none.
@@ -351,7 +356,7 @@ def grouped(events: DataFrame, key: str, parts: Sequence[Part]) -> DataFrame:
 
 def read_lines(session: SparkSession, paths: Sequence[Place]) -> DataFrame:
     """The lines of the files *paths*, `.gz` or plain, as `value`."""
-    return session.read.text([pattern(path) for path in paths])
+    return session.read.text([pattern(path) for path in paths], recursiveFileLookup=True)
 
 
 def write_back(frame: DataFrame, target: Place) -> DataFrame:

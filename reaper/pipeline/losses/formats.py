@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..advise.access_logs import _TIME, FORMATS, ISO, MS, UNIX
+from ..advise.access_logs import _CADDY_ACCESS, _TIME, EITHER, FORMATS, ISO, MS, UNIX
 
 NS = 10**9
 
@@ -45,7 +45,12 @@ class Losses:
     """A pattern of lines for requests that were lost once, and answered at another try.
     """
     own: str | None = None
-    """A pattern of lines that are no requests; None if the format has none."""
+    asked: str | None = None
+    """Which lines are no requests, as `access_logs.Format` says it."""
+    served: str | None = None
+    """A pattern of requests that went to a server: one without its name is bad. None:
+    the log names the server, or says that there was none.
+    """
     closes: str = ""
     """A pattern of extra lines, each for a close without an answer."""
     twice: str | None = None
@@ -113,6 +118,7 @@ KNOWN = {
         lost=(("response_flags", "(?:^|,)(?:UC|UPE)(?:,|$)"), ("response_code", "^50[23]$")),
         failed=(("response_flags", "[A-Z]"), ("response_code", "^5")),
         balancer="envoy",
+        own=FORMATS["envoy"].own,
     ),
     "alb": Losses(
         "whether a target closed an idle connection, or one that had just been opened; which "
@@ -135,7 +141,7 @@ KNOWN = {
         '{"level": "error", "ts": 1790000000.123, "logger": "http.log.error", "msg": "EOF", '
         '"request": {"host": "example.com"}, "duration": 0.001, "status": 502}',
         "log { format json }, of the server's errors and of its access log together",
-        clock=UNIX,
+        clock=EITHER,
         end="ts",
         length="duration",
         upstream=("request.host",),
@@ -146,8 +152,9 @@ KNOWN = {
         failed=(("status", "^50[234]$"),),
         balancer="caddy",
         own=FORMATS["caddy"].own,
+        asked=rf'{_CADDY_ACCESS}|"logger":\s?"http\.log\.error',
         # Of a request that failed both logs tell, and that of errors says why.
-        twice=r'^\{"level":"\w+","ts":[\d.e+]+,"logger":"http\.log\.access.*"status":50[234]\D',
+        twice=r'"logger":\s?"http\.log\.access.*"status":\s?50[234]\D',
     ),
     "traefik": Losses(
         "whether a server closed an idle connection, or refused one: this log has 502 for both; "
@@ -156,13 +163,16 @@ KNOWN = {
         '"OriginStatus": 502, "ServiceAddr": "10.0.0.1:80"}',
         "accessLog: {format: json}",
         clock=ISO,
-        start="StartUTC",
+        start="StartUTC|StartLocal",
+        end="time",
         length="Duration",
         unit_ns=1,
-        upstream=("ServiceAddr",),
+        upstream=("ServiceAddr|ServiceName|RouterName",),
         lost=(("DownstreamStatus", "^502$"), ("OriginStatus", "^502$")),
         failed=(("DownstreamStatus", "^50[234]$"),),
         balancer="traefik",
         own=FORMATS["traefik"].own,
+        asked=FORMATS["traefik"].asked,
+        served=r'"(?:OriginStatus":\s?[1-9]|DownstreamStatus":\s?502)',
     ),
 }

@@ -18,7 +18,16 @@ import pyarrow as pa
 from ...config.balancers import BALANCERS
 from ...errors import printable
 from ...html.units import spoken
-from ..advise.access_logs import OBJECT, SHOWN, SHOWN_CHARACTERS, field_of, instant, scaled
+from ..advise.access_logs import (
+    OBJECT,
+    SHOWN,
+    SHOWN_CHARACTERS,
+    field_of,
+    is_own,
+    scaled,
+    stranger,
+    times,
+)
 from ..engine import F, Window, here
 from ..places import Place
 from .formats import KNOWN
@@ -30,6 +39,19 @@ SCHEMA = "reaper-losses/1"
 
 ANSWERED, LOST, FAILED = "answered", "lost", "failed"
 """Outcomes: `lost` is one whose server closed at once, instead of answering."""
+
+ASKED, UNASKED, TWICE, OWN, BAD = range(5)
+"""Kinds of lines: a request that went to a server; one that the proxy answered by
+itself; one that another line describes better; a report of the proxy about itself; a
+line in no known form.
+"""
+
+EXCUSED = {
+    UNASKED: "answered by the proxy itself",
+    TWICE: "told by another line",
+    OWN: "no request",
+}
+"""Why a line is not counted, in words."""
 
 AT_ONCE_S = 0.5
 """A close and a request that crossed meet within a round trip. A server that closes
@@ -62,8 +84,7 @@ silence_ns: before it on its connection, null on a new one.
 
 def parsed(lines: DataFrame, name: str) -> DataFrame:
     """*lines* (`value`) of format *name*: upstream, start_ns, end_ns, outcome, saved,
-    and `kind`: 0, a request that went to a server; 1, one that went to none or is
-    logged twice, or the server's own line; 2, a line in no known form.
+    and `kind`, one of the numbers of `ASKED`.
     """
     known, line = KNOWN[name], F.col("value")
 
@@ -76,34 +97,38 @@ def parsed(lines: DataFrame, name: str) -> DataFrame:
             found = found & F.coalesce(field(label).rlike(pattern), F.lit(False))
         return found
 
-    length = scaled(field(known.length), known.unit_ns) if known.length else F.lit(0).cast("long")
-    if known.start and known.end:
-        start, end = (
-            instant(field(known.start), known.clock),
-            instant(field(known.end), known.clock),
-        )
-    elif known.start:
-        start = instant(field(known.start), known.clock)
-        end = start + length
-    else:
-        end = instant(field(known.end), known.clock)
-        start = end - length
+    start, end = times(known, field)
     asked = scaled(field(known.took), 10**9) if known.took else end - start
     form = line.rlike(known.request or OBJECT)
-    timed = form & F.coalesce(start.between(0, end), F.lit(False))
-    own = line.rlike(known.own) if known.own else F.lit(False)
+    own = is_own(known, line)
+    timed = form & ~own & F.coalesce(start.between(0, end), F.lit(False))
     twice = line.rlike(known.twice) if known.twice else F.lit(False)
     upstream = F.concat_ws("/", *map(field, known.upstream))
     named = field(known.upstream[0])
     # "-" (nginx) and "<NOSRV>" (HAProxy): the proxy answered by itself.
     no_server = named.isNull() | named.isin("-", "<NOSRV>")
+    whole = F.lit(True)
+    if not known.request:
+        # A member that is left out says nothing: neither that no server was asked, nor
+        # that none closed.
+        asking = {label for label, _ in (*known.lost, *known.failed)}
+        for label in sorted(asking | ({known.upstream[0]} if known.served is None else set())):
+            whole = whole & line.rlike(rf'"(?:{_members(label)})"\s*:')
+    if known.served is not None:
+        whole = whole & ~(named.isNull() & line.rlike(known.served))
     at_once = F.coalesce(asked <= round(AT_ONCE_S * 1e9), F.lit(False))
     outcome = (
         F.when(all_match(known.lost) & at_once, LOST)
         .when(all_match(known.failed), FAILED)
         .otherwise(ANSWERED)
     )
-    kind = F.when(timed & (no_server | twice), 1).when(timed, 0).when(own, 1).otherwise(2)
+    kind = (
+        F.when(own, OWN)
+        .when(~(timed & whole), BAD)
+        .when(twice, TWICE)
+        .when(no_server, UNASKED)
+        .otherwise(ASKED)
+    )
     return lines.select(
         "value",
         upstream.alias("upstream"),
@@ -113,6 +138,11 @@ def parsed(lines: DataFrame, name: str) -> DataFrame:
         (line.rlike(known.saved) if known.saved else F.lit(False)).alias("saved"),
         kind.alias("kind"),
     )
+
+
+def _members(label: str) -> str:
+    """The names of the JSON members that the field *label* may be, as a pattern."""
+    return "|".join(each.rpartition(".")[2] for each in label.split("|"))
 
 
 def with_silence(requests: DataFrame) -> DataFrame:
@@ -174,17 +204,18 @@ def losses(
     told = F.col("value").rlike(known.closes) if known.closes else F.lit(False)
     (counts,) = rows.agg(
         F.count(F.lit(1)).alias("lines"),
-        F.count(F.when(F.col("kind") == 2, 1)).alias("bad"),
-        F.count(F.when(F.col("kind") == 1, 1)).alias("own"),
-        F.count(F.when((F.col("kind") == 1) & told, 1)).alias("closes"),
+        *(F.count(F.when(F.col("kind") == kind, 1)).alias(f"of_{kind}") for kind in EXCUSED),
+        F.count(F.when(F.col("kind") == BAD, 1)).alias("bad"),
+        F.count(F.when((F.col("kind") == OWN) & told, 1)).alias("closes"),
     ).collect()
+    excused = {words: counts[f"of_{kind}"] for kind, words in EXCUSED.items()}
     notes, apart = [f"{name} logs do not show {known.blind}"], []
     if bad := counts.bad:
-        shown = rows.where("kind = 2").select("value").limit(SHOWN).collect()
+        shown = rows.where(F.col("kind") == BAD).select("value").limit(SHOWN).collect()
         examples = "; ".join(repr(row.value[:SHOWN_CHARACTERS]) for row in shown)
         reason = (
             f"{bad} of {counts.lines} line(s) are not in {name} format: {examples}; a line of it is "
-            f"{known.example!r}; to have it: {known.how}"
+            f"{known.example!r}; to have it: {known.how}{stranger([row.value for row in shown])}"
         )
         apart.append({"path": ", ".join(map(str, paths)), "reason": reason})
     if counts.closes:
@@ -193,7 +224,7 @@ def losses(
             "answer, tries that were repeated among them"
         )
     progress("pairing requests with the connections that they took")
-    requests = rows.where("kind = 0")
+    requests = rows.where(F.col("kind") == ASKED)
     silent = with_silence(requests.drop("value", "saved", "kind"))
     of_each = (
         requests.groupBy("upstream")
@@ -226,7 +257,8 @@ def losses(
         "schema": SCHEMA,
         "source": name,
         "lines": counts.lines,
-        "lines_of_the_server": counts.own,
+        "lines_of_the_server": sum(excused.values()),
+        "lines_excused": excused,
         "requests": sum(entry["requests"] for entry in upstreams.values()),
         "lost": lost,
         "untold": untold,
@@ -260,7 +292,9 @@ def idle_band(silences: Sequence[float | None]) -> list[float]:
 def as_text(summary: dict[str, Any]) -> str:
     """The answer as a table to read."""
     counted = f"{summary['lost']:,} of {summary['requests']:,} requests lost to an idle close"
-    lines = [f"{summary['source']}: {counted}"]
+    found = [f"{count:,} {words}" for words, count in summary["lines_excused"].items() if count]
+    excused = f"; of {summary['lines']:,} lines {', '.join(found)}" if found else ""
+    lines = [f"{summary['source']}: {counted}{excused}"]
     lines += [f"  note: {note}" for note in summary["notes"]]
     lines += [f"  {entry['path']}: {entry['reason']}" for entry in summary["quarantined"]]
     if not summary["upstreams"]:
