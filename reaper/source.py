@@ -59,6 +59,8 @@ class Text:
         """By name in here: the module that it is imported from, and its name there;
         empty: it is that module.
         """
+        self.stars: list[str] = []
+        """The modules that all names are imported from."""
         for node in _outside_functions(tree.body):
             self._note(node)
 
@@ -71,7 +73,10 @@ class Text:
                 self.imports[alias.asname or top] = (top, "")
         elif isinstance(node, ast.ImportFrom):
             for alias in node.names:
-                self.imports[alias.asname or alias.name] = (self._origin(node), alias.name)
+                if alias.name == "*":
+                    self.stars.append(self._origin(node))
+                else:
+                    self.imports[alias.asname or alias.name] = (self._origin(node), alias.name)
         else:
             self.defined |= dict.fromkeys(_targets(node))
 
@@ -136,13 +141,18 @@ class Reader:
         if (text := self.text(module)) is None:
             return None
         if not path:
-            return wanted & text.names
+            return (wanted & text.names).union(
+                *(self.known(each, "", wanted) or () for each in text.stars)
+            )
         node = text.defined.get(path)
         if isinstance(node, ast.ClassDef):
             return self._of_class(node, text, wanted)
         if path in text.imports:
             return self.known(*text.imports[path], wanted)
-        return set() if path in text.defined else None
+        if path in text.defined:
+            return set()
+        found = (self.known(each, path, wanted) for each in text.stars)
+        return next((each for each in found if each is not None), None)
 
     def _of_class(self, node: ast.ClassDef, text: Text, wanted: set[str]) -> set[str]:
         has = {*_defined_in(node), *_properties(node)}

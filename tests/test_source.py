@@ -28,6 +28,7 @@ TEXT = """
 from __future__ import annotations
 import asyncio
 import odd.base
+import odd.stars
 from odd import base as other
 from .base import Base as Renamed, Alias
 
@@ -54,6 +55,7 @@ class Server(Renamed, asyncio.Protocol):
 
 class ByModule(other.Base): pass
 class ByPackage(odd.base.Base): pass
+class ByStar(odd.stars.Base): pass
 class Fails(Renamed[int], Exception): pass
 raise RuntimeError("it was run")
 """
@@ -73,6 +75,7 @@ def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "odd" / "__init__.py").write_text("raise RuntimeError('it was run')")
     (tmp_path / "odd" / "server.py").write_text(TEXT)
     (tmp_path / "odd" / "base.py").write_text(BASE)
+    (tmp_path / "odd" / "stars.py").write_text("from .base import *")
     monkeypatch.syspath_prepend(tmp_path)
     return tmp_path
 
@@ -88,7 +91,7 @@ def test_what_a_class_would_have_is_found(name: str, odd: Path) -> None:
     assert Reader().known("odd.server", "Server", {name, "_gone"}) == {name}
 
 
-@pytest.mark.parametrize("path", ["ByModule", "ByPackage", "Fails"])
+@pytest.mark.parametrize("path", ["ByModule", "ByPackage", "ByStar", "Fails"])
 def test_a_base_is_found_in_another_module(path: str, odd: Path) -> None:
     assert Reader().known("odd.server", path, {"_inherited", "_slot"}) == {"_inherited"}
 
@@ -96,6 +99,12 @@ def test_a_base_is_found_in_another_module(path: str, odd: Path) -> None:
 def test_what_a_module_would_have_is_found(odd: Path) -> None:
     names = {"CONSTANT", "conditional", "Never", "Absent", "Server", "asyncio", "other", "Renamed"}
     assert Reader().known("odd.server", "", {*names, "begin"}) == names
+
+
+def test_what_is_imported_by_a_star_is_found(odd: Path) -> None:
+    """asyncio has all of its names so: gunicorn's worker did not start."""
+    assert Reader().known("odd.stars", "", {"Base", "Alias", "gone"}) == {"Base", "Alias"}
+    assert Reader().known("odd.stars", "Gone", {"begin"}) is None
 
 
 def test_a_class_that_is_imported_from_elsewhere_is_followed(odd: Path) -> None:
