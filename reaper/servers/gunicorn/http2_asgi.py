@@ -32,7 +32,7 @@ class Session(Engine):
     """
 
     def __init__(self, serving: Any, carrier: Carrier) -> None:
-        super().__init__(carrier)
+        super().__init__(carrier, serving.max_concurrent_streams)
         self._serving = serving
         self.stalled: set[int] = set()
         self.unread: int = 0

@@ -27,7 +27,7 @@ from ...asyncio.reaper import LOOKS_PER_TICK
 from ...driver.sockets import queued
 from ...policy import Phase
 from ..http2.engine import CANCEL, Engine
-from ..http2.floods import BYTES_PER_WINDOW, WINDOWS_PER_FRAME
+from ..http2.floods import Owed
 from ..http2.frames import Frames
 from ..http2.waiting import Carrier
 
@@ -60,8 +60,8 @@ class Heads:
         frames: Their heads.
         useless: How many frames have come that move nothing.
         moved: How many DATA frames with bytes have come, or were sent.
-        opened: How many WINDOW_UPDATE frames have come.
-        paid: How many of those are paid for by bytes that were sent.
+        taken: Which bytes the client may give back.
+        opened: How many WINDOW_UPDATE frames have come that it does not owe.
         bodies: By stream, how many bytes of its body have come.
     """
 
@@ -69,8 +69,8 @@ class Heads:
         self.frames: Frames = Frames()
         self.useless: int = 0
         self.moved: int = 0
+        self.taken: Owed = Owed()
         self.opened: int = 0
-        self.paid: int = 0
         self.bodies: dict[int, int] = {}
 
     def came(self, data: bytes) -> None:
@@ -78,7 +78,8 @@ class Heads:
         frames = self.frames
         self.useless += frames.came(data)
         self.moved += frames.moved
-        self.opened += frames.windows
+        if frames.windows:
+            self.opened += self.taken.beyond(frames.windows)
         for number, count in frames.brought.items():
             if number in frames.unended:
                 self.bodies[number] = self.bodies.get(number, 0) + count
@@ -116,13 +117,13 @@ class Judge(Engine):
     """
 
     def __init__(self, serving: Any, carrier: Carrier, heads: Heads) -> None:
-        super().__init__(carrier)
+        super().__init__(carrier, serving.max_concurrent_streams)
         self.frames: Frames = heads.frames
         self._heads = heads
         self._serving = serving
         self._seen: Wait | None = None
         self._rest: Rest | None = None
-        self._useless = self._moved = self._opened = self._paid = 0  # of `heads`, what is charged
+        self._useless = self._moved = self._opened = 0  # of `heads`, what is charged
 
     def watched(self) -> None:
         """Judge the connection from now on."""
@@ -147,13 +148,12 @@ class Judge(Engine):
         """Whether the client is within its budget of frames that move nothing."""
         heads = self._heads
         useless, opened = heads.useless - self._useless, heads.opened - self._opened
-        moved, paid = heads.moved - self._moved, heads.paid - self._paid
+        moved = heads.moved - self._moved
         self._useless, self._opened = self._useless + useless, self._opened + opened
-        self._moved, self._paid = self._moved + moved, self._paid + paid
+        self._moved += moved
         self.budget.move(moved)
-        self.openings.move(paid)
         return (not useless or self.budget.spend(useless)) and (
-            not opened or self.openings.spend(opened)
+            not opened or self._may_open(opened)
         )
 
     def _look_at_waits(self) -> None:
@@ -240,7 +240,7 @@ class _Stream(HTTP2Stream):  # type: ignore[misc]
         if data:
             heads = self.connection.heads
             heads.moved += 1
-            heads.paid += WINDOWS_PER_FRAME + len(data) // BYTES_PER_WINDOW
+            heads.taken.sent(len(data))
 
 
 class _Connection(HTTP2ServerConnection):  # type: ignore[misc]

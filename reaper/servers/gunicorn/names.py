@@ -39,7 +39,7 @@ ASGI = Foreign(
         "gunicorn.http2.async_connection:AsyncHTTP2Connection": """
             READ_BUFFER_SIZE _abort_all_streams _closed _handle_request_received _handle_stream_reset
             _signal_window _wait_for_flow_control_window _write_pending_nowait abort_streams_nowait cleanup_stream
-            close h2_conn reader receive_data streams writer
+            close h2_conn max_concurrent_streams reader receive_data streams writer
         """,
         "gunicorn.http2.stream:HTTP2Stream": f"""
             {_STREAM} _body_chunks connection pop_chunk response_complete send_headers
@@ -67,7 +67,7 @@ THREADS = Foreign(
         "gunicorn.http2.connection:HTTP2ServerConnection": """
             READ_BUFFER_SIZE _closed _deferred_events _read_and_process _reset_quietly
             _wait_for_flow_control_window abort_stream cleanup_stream close h2_conn idle_timeout
-            is_closed pending_requests pump receive_data sock stream_timeout streams
+            is_closed max_concurrent_streams pending_requests pump receive_data sock stream_timeout streams
         """,
         "gunicorn.http2.stream:HTTP2Stream": _STREAM,
         "gunicorn.http2.stream:StreamState": "CLOSED",

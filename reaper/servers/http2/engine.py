@@ -19,7 +19,7 @@ from functools import partial
 from ...driver.sockets import peer_name, queued
 from ...policy import Phase
 from ...policy.reasons import FLOOD
-from .floods import BYTES_PER_WINDOW, WINDOWS, WINDOWS_PER_FRAME, Budget
+from .floods import BURST, STREAMS, WINDOWS, Budget, Owed
 from .frames import Frames
 from .leaving import LOOKS_PER_TICK, Leaving
 from .waiting import Carrier, Waiting
@@ -33,11 +33,13 @@ class Engine:
 
     Args:
         carrier: What the engine needs of the driver and the settings.
+        most: How many streams the server lets its client have open at once.
     Attributes:
         carrier: As given.
         frames: The heads of what its client sends.
         budget: What its client may send that moves nothing.
-        openings: How many WINDOW_UPDATE frames the client may send.
+        taken: Which bytes it may give back by WINDOW_UPDATE.
+        openings: How many of those frames it may send besides.
         streams: The open streams, by number, each with what it waits for; None: its
             client has not been waited for yet.
         itself: What the connection waits for between its streams; None: the engine does
@@ -48,16 +50,18 @@ class Engine:
         leaving: Whether GOAWAY was sent: no further stream is accepted.
     """
 
-    def __init__(self, carrier: Carrier) -> None:
+    def __init__(self, carrier: Carrier, most: int = STREAMS) -> None:
         self.carrier = carrier
         self.frames: Frames = Frames()
-        self.budget: Budget = Budget(carrier.driver.now)
+        self.budget: Budget = Budget(carrier.driver.now, max(2 * most, BURST))
+        self.taken: Owed = Owed()
         self.openings: Budget = Budget(carrier.driver.now, WINDOWS)
         self.streams: dict[int, Waiting | None] = {}
         self.itself: Waiting | None = None
         self.highest: int = 0
         self.ended: bool = False
         self.leaving: bool = False
+        self._begun = 0  # blocks of headers that have paid for a window
         self._ahead: dict[int, int] = {}  # bytes of a body that came before they were waited for
         self._shared: set[int] = set()  # they wait for the connection's window, not their own
         self._goodbye: Leaving | None = None
@@ -110,13 +114,17 @@ class Engine:
         useless = frames.came(data)
         if frames.moved:
             self.budget.move(frames.moved)
-        windows = frames.windows
-        if (not useless or self.budget.spend(useless)) and (
-            not windows or self.openings.spend(windows)
-        ):
+        beyond = self.taken.beyond(frames.windows) if frames.windows else 0
+        if (not useless or self.budget.spend(useless)) and (not beyond or self._may_open(beyond)):
             return True
         self.flooded()
         return False
+
+    def _may_open(self, windows: int) -> bool:
+        """Whether so many WINDOW_UPDATE frames that it does not owe may come."""
+        begun, self._begun = self._begun, self.frames.blocks
+        self.openings.move(self._begun - begun)
+        return self.openings.spend(windows)
 
     def worked(self) -> None:
         """The server has processed what came last."""
@@ -209,7 +217,7 @@ class Engine:
         if not count:
             return
         self.budget.move(frames)
-        self.openings.move(WINDOWS_PER_FRAME * frames + count // BYTES_PER_WINDOW)
+        self.taken.sent(count)
         if (waiting := self.streams.get(number)) is not None:
             waiting.moved(sent=count)
         for other in self._shared:

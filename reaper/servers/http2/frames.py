@@ -22,10 +22,19 @@ END_STREAM, END_HEADERS, PADDED = 1, 4, 8
 HEADER_FRAMES = frozenset({HEADERS, CONTINUATION})
 """The types of frames that have a part of a header block."""
 
-MOVING = frozenset({DATA, GOAWAY, WINDOW_UPDATE, *HEADER_FRAMES})
+MOVING = frozenset({DATA, WINDOW_UPDATE, *HEADER_FRAMES})
 """The types of frames that `floods.BURST` does not bound."""
 
+WINDOW_BYTES = 4
+"""Bytes of the payload of a WINDOW_UPDATE frame."""
+
+MOST_WINDOW = 0x7FFFFFFF
+"""The bytes that one of them opens its window by at most; its first bit means
+nothing.
+"""
+
 _NO_FRAME = -1
+_NO_WINDOW = -1
 
 
 class Frames:
@@ -37,7 +46,8 @@ class Frames:
             padding excluded; 0: a part of a header block, or an empty frame.
         moved: How many DATA frames with bytes of a body have begun in the last call of
             `came`.
-        windows: How many WINDOW_UPDATE frames have begun in the last call of `came`.
+        windows: By how many bytes each WINDOW_UPDATE frame that the last call of `came`
+            completed opens its window; 0: it is none that may be.
         blocks: How many blocks of headers have begun.
         unended: The streams that the client has not ended yet.
         cancelled: The streams that the last call of `came` began and reset, and that
@@ -78,7 +88,7 @@ class Frames:
         self._new: set[int] = set()  # those that the last call of `came` has begun
         self.heard: bool = False
         self.moved: int = 0
-        self.windows: int = 0
+        self.windows: list[int] = []
         self.blocks: int = 0
         self.brought: dict[int, int] = {}
         self.unended: set[int] = set()
@@ -97,7 +107,9 @@ class Frames:
 
         Cost: a step for each frame.
         """
-        self.brought, self.moved, self.windows = {}, 0, 0
+        self.brought, self.moved = {}, 0
+        if self.windows:
+            self.windows.clear()
         if self._new:
             self._new.clear()
         if self.cancelled:
@@ -113,6 +125,10 @@ class Frames:
                 taken = min(left, size - at)
                 if self._kind == DATA:
                     useless += self._body(data[at], taken)
+                elif self._kind == WINDOW_UPDATE and self._worth >= 0:
+                    self._worth = self._worth << 8 * taken | int.from_bytes(
+                        data[at : at + taken], "big"
+                    )
                 at += taken
                 self._left = left - taken
             elif size - at >= FRAME_HEAD and not self._begun:
@@ -171,13 +187,16 @@ class Frames:
             return not length and not flags & END_STREAM
         if kind in HEADER_FRAMES:
             self.brought.setdefault(number, 0)
-            self.blocks += kind == HEADERS
+            if kind == HEADERS:
+                self.blocks += 1
+            elif not length and not flags & END_HEADERS:
+                return True
             if number > self._highest:
                 self._highest = number
                 self._new.add(number)
                 self.unended.add(number)
         elif kind == WINDOW_UPDATE:
-            self.windows += 1
+            self._worth = 0 if length == WINDOW_BYTES else _NO_WINDOW
         return kind not in MOVING
 
     def _body(self, first: int, taken: int) -> bool:
@@ -209,6 +228,8 @@ class Frames:
             self._new.discard(number)
             if self._flags & END_STREAM:
                 self.unended.discard(number)
+        elif kind == WINDOW_UPDATE:
+            self.windows.append(max(self._worth, 0) & MOST_WINDOW)
         elif kind == RST_STREAM:
             self.unended.discard(number)
             if number in self._new:

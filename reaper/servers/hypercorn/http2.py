@@ -51,7 +51,7 @@ class Session(Engine):
     """
 
     def __init__(self, protocol: Any, carrier: Carrier) -> None:
-        super().__init__(carrier)
+        super().__init__(carrier, protocol.config.h2_max_concurrent_streams)
         self._protocol = protocol
         self._server = protocol.send.__self__
         self.working: int = 0
@@ -263,8 +263,10 @@ def guard(around: Around) -> None:
         async def instead(self: Any, most: int) -> bytes:
             data: bytes = await method(self, most)
             session, number = getattr(self, SESSION, (None, 0))
-            if session is not None and number in session.streams:
-                if self.buffer or session.streams[number] is not None:
+            if session is not None:
+                if number in session.streams and (
+                    self.buffer or session.streams[number] is not None
+                ):
                     session.look_at(number)
                 session.sent(number, len(data))
             return data

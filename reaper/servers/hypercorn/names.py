@@ -17,8 +17,8 @@ _SERVER = """
 _BOTH = {
     "hypercorn.app_wrappers:ASGIWrapper": "app",
     "hypercorn.config:Config": """
-        create_sockets graceful_timeout keep_alive_max_requests keep_alive_timeout log
-        ssl_handshake_timeout
+        create_sockets graceful_timeout h2_max_concurrent_streams keep_alive_max_requests
+        keep_alive_timeout log ssl_handshake_timeout
     """,
     "hypercorn.events:": "Closed RawData Updated",
     "hypercorn.protocol:ProtocolWrapper": "protocol",

@@ -16,6 +16,7 @@ from hyperframe.frame import (
     ContinuationFrame,
     DataFrame,
     Frame,
+    GoAwayFrame,
     HeadersFrame,
     PingFrame,
     PriorityFrame,
@@ -28,7 +29,7 @@ from reaper.config import ReaperConfig
 from reaper.policy import Phase
 from reaper.policy.min_rate import NoSweep
 from reaper.servers.http2.engine import Engine
-from reaper.servers.http2.floods import BURST, WINDOWS
+from reaper.servers.http2.floods import BURST, STREAMS, WINDOWS
 from reaper.servers.http2.frames import PREFACE
 from reaper.servers.http2.waiting import Carrier
 from tests.helpers.driver_loop import Loop
@@ -53,7 +54,7 @@ class Trial(Engine):
             stream and code, and at last that the connection is closed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = STREAMS) -> None:
         self.loop = Loop()
         self.ours, self.theirs = socket.socketpair()
         limits = {f"REAPER_TIMEOUTS_{each}": f"{LIMIT:g}s" for each in LIMITED}
@@ -62,7 +63,9 @@ class Trial(Engine):
         self.said: list[Any] = []
         self.windows: dict[int, int] = {}
         self.owed = False
-        super().__init__(Carrier(self.loop.driver, config, NoSweep(), self.ours.fileno, self.close))
+        super().__init__(
+            Carrier(self.loop.driver, config, NoSweep(), self.ours.fileno, self.close), most
+        )
         self.open()
 
     def close(self) -> None:
@@ -329,12 +332,14 @@ USELESS = {
     "reset": RstStreamFrame(1),
     "empty data": body(1, b""),
     "padding": body(1, b"", pad=9),
+    "goaway": GoAwayFrame(0),
+    "unknown": bytes((0, 0, 0, 99, 0, 0, 0, 0, 0)),
 }
 
 
 @pytest.mark.parametrize("frame", USELESS.values(), ids=USELESS)
 def test_a_flood_of_frames_that_move_nothing_ends_its_connection(
-    begun: Trial, frame: Frame
+    begun: Trial, frame: Frame | bytes
 ) -> None:
     begun.hears(posts(1))
     begun.hears(*[frame] * (BURST - 1))  # the settings at the start were one
@@ -352,7 +357,7 @@ def test_a_client_that_reads_may_send_a_ping_for_each_frame_that_it_takes(begun:
 
 
 def test_windows_that_are_opened_in_vain_end_their_connection(begun: Trial) -> None:
-    begun.hears(posts(1), *[WindowUpdateFrame(0, 1)] * WINDOWS)
+    begun.hears(posts(1), *[WindowUpdateFrame(0, 1)] * (WINDOWS + 1))
     assert begun.said == []
     begun.hears(WindowUpdateFrame(1, 1))
     assert begun.said == [(1, 11), "closed"]
@@ -367,6 +372,57 @@ def test_a_client_that_reads_may_open_its_windows_as_often_as_any_does(
         begun.sent(1, size)
         begun.hears(*[WindowUpdateFrame(0, 1)] * windows)
     assert begun.said == []
+
+
+def test_a_client_that_lags_may_give_its_windows_back_all_at_once(begun: Trial) -> None:
+    """Go's does so for each piece that its user reads, also of streams that have
+    ended.
+    """
+    begun.hears(asks(1), asks(3))
+    begun.sent(1, 4 << 20)
+    begun.sent(3, 4 << 20)
+    begun.finish(3)
+    begun.until(3.0)
+    begun.hears(*[WindowUpdateFrame(number, 4096) for number in (0, 0, 1, 3)] * 1024)
+    assert begun.said == []
+    begun.hears(*[WindowUpdateFrame(0, 1)] * WINDOWS)
+    assert begun.said == []
+    begun.hears(*[WindowUpdateFrame(0, 1)] * 3)  # and two for what it has asked
+    assert begun.said == [(3, 11), "closed"]
+
+
+def test_each_request_pays_for_opening_a_window_wider(begun: Trial) -> None:
+    for number in range(1, 8 * WINDOWS, 2):
+        begun.hears(asks(number), WindowUpdateFrame(number, 12 << 20))
+        begun.finish(number)
+    assert begun.said == []
+
+
+def test_windows_that_are_opened_by_nothing_end_their_connection(begun: Trial) -> None:
+    begun.hears(asks(1))
+    begun.sent(1, 1 << 20)
+    nothing = bytes((0, 0, 4, 8, 0, 0, 0, 0, 1)) + bytes(4)
+    begun.hears(*[nothing] * (WINDOWS + 1))
+    assert begun.said == []
+    begun.hears(nothing)
+    assert begun.said == [(1, 11), "closed"]
+
+
+def test_pieces_of_a_head_that_are_empty_end_their_connection(begun: Trial) -> None:
+    begun.hears(asks(1, "END_STREAM"), *[ContinuationFrame(1, b"\x84")] * (2 * BURST))
+    assert begun.said == []
+    begun.hears(*[ContinuationFrame(1, b"")] * BURST)
+    assert begun.said[-1] == "closed"
+
+
+def test_who_may_have_many_streams_open_may_reset_them_all() -> None:
+    many = Trial(most=5 * BURST)
+    many.hears(PREFACE, SettingsFrame(0))
+    many.hears(*[RstStreamFrame(number) for number in range(1, 10 * BURST, 2)])
+    assert many.said == []
+    many.over()
+    many.ours.close()
+    many.theirs.close()
 
 
 def test_a_client_that_sends_may_send_a_ping_for_each_frame_of_its_body(begun: Trial) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from reaper.servers.http2.floods import BURST, PER_SECOND, SAVED, Budget
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reaper.servers.http2.floods import BURST, PER_SECOND, SAVED, Budget, Owed
 
 
 class Clock:
@@ -62,3 +65,34 @@ def test_answers_are_not_saved_for_a_flood() -> None:
     for _ in range(10 * BURST):
         budget.earn()
     assert not budget.spend(BURST + 1)
+
+
+def pieces(draw: st.DataObject, total: int) -> list[int]:
+    """*total*, in pieces by chance."""
+    cuts = sorted(each for each in draw.draw(st.sets(st.integers(1, 70_000))) if each < total)
+    return [b - a for a, b in zip([0, *cuts], [*cuts, total], strict=True) if b > a]
+
+
+@given(st.lists(st.integers(1, 70_000), min_size=1, max_size=8), st.data())
+def test_each_byte_may_be_given_back_twice_and_whenever_a_client_likes(
+    sent: list[int], draw: st.DataObject
+) -> None:
+    owed, kept = Owed(), 0
+    for count in sent:
+        owed.sent(count)
+        kept += count
+        back = draw.draw(st.integers(0, kept))  # it lags
+        kept -= back
+        for _ in ("stream", "connection"):
+            assert owed.beyond(pieces(draw, back)) == 0
+    for _ in ("stream", "connection"):
+        assert owed.beyond(pieces(draw, kept)) == 0
+    assert owed.bytes == 0
+    assert owed.beyond([1]) == 1
+
+
+def test_what_is_not_owed_uses_up_nothing_that_is() -> None:
+    owed = Owed()
+    owed.sent(4096)
+    assert owed.beyond([0, 1 << 30, 8193]) == 3
+    assert owed.beyond([4096, 4096, 1]) == 1

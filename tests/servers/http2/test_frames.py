@@ -56,6 +56,11 @@ OTHERS = st.builds(
 )
 
 
+def opens(frame: Frame) -> int:
+    """By how many bytes it opens a window; 0: it is none that may be."""
+    return int.from_bytes(frame.payload, "big") & 0x7FFFFFFF if len(frame.payload) == 4 else 0
+
+
 def body_of(frame: Frame) -> bytes:
     if not frame.flags & PADDED:
         return frame.payload
@@ -69,11 +74,14 @@ def test_however_bytes_are_split_a_body_is_counted_once(
     stream = PREFACE + b"".join(frame.sent() for frame in sent)
     cuts = sorted(draw.draw(st.sets(st.integers(0, len(stream)), max_size=10)))
     frames, useless, moved, bodies = Frames(), 0, 0, dict.fromkeys([1, 3, 2**31 - 1], 0)
+    windows: list[int] = []
     for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         useless += frames.came(stream[start:end])
         moved += frames.moved
+        windows += frames.windows
         for number, count in frames.brought.items():
             bodies[number] += count
+    assert windows == [opens(each) for each in sent if each.kind == WINDOW_UPDATE]
     for number, count in bodies.items():
         assert count == sum(
             len(body_of(each)) for each in sent if each.kind == DATA and each.stream == number
@@ -82,7 +90,7 @@ def test_however_bytes_are_split_a_body_is_counted_once(
     assert useless == sum(
         not body_of(each) and not each.flags & END_STREAM
         if each.kind == DATA
-        else each.kind not in (GOAWAY, WINDOW_UPDATE)
+        else each.kind != WINDOW_UPDATE
         for each in sent
     )
 
