@@ -63,6 +63,7 @@ class Http2(Client):
         self._asked: list[does.Ask] = []
         self.settled = False
         self._answering: asyncio.Future[None] | None = None
+        self._taken: dict[int, int] = {}  # bytes to give back, by stream; 0: of the connection
 
     def stream(self, number: int) -> Stream:
         """The stream with that number, from 0 on."""
@@ -161,6 +162,9 @@ class Http2(Client):
             del self._held[: 9 + length]
             frame.parse_body(memoryview(body))
             self._frame(frame, length)
+        self._answer()
+
+    def _answer(self) -> None:
         if self._out:
             out, self._out = bytes(self._out), bytearray()
             self._answering = asyncio.ensure_future(self._quietly(out, self._answering))
@@ -220,13 +224,30 @@ class Http2(Client):
         self._ends = False
 
     def _moved(self, frame: DataFrame, stream: Stream, length: int) -> None:
-        if self.begin.opens and length:
+        if self.begin.opens and self.begin.lags and length:
+            if not self._taken:
+                self.loop.call_later(self.begin.lags, self._give_back)
+            for number in (0, frame.stream_id):
+                self._taken[number] = self._taken.get(number, 0) + length
+        elif self.begin.opens and length:
             self._out += WindowUpdateFrame(0, window_increment=length).serialize()
             if "END_STREAM" not in frame.flags and not stream.end:
                 number = frame.stream_id
                 self._out += WindowUpdateFrame(number, window_increment=length).serialize()
         if self.begin.pings:
             self._out += PingFrame(0, b"measures").serialize()
+
+    def _give_back(self) -> None:
+        """As one whose user reads late, in small pieces."""
+        taken, self._taken = self._taken, {}
+        piece = self.begin.piece
+        for number, count in taken.items():
+            if number and self.streams[number].end == CANCELLED:
+                continue
+            for place in range(0, count, piece):
+                size = min(piece, count - place)
+                self._out += WindowUpdateFrame(number, window_increment=size).serialize()
+        self._answer()
 
     def _ended(self, how: str) -> None:
         """The server ends what the client does; what comes after that still counts."""

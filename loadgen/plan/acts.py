@@ -94,12 +94,16 @@ class Busy:
 class Begin:
     """Send the preface and SETTINGS. *window*: of each stream, in bytes; *opens*:
     whether windows are opened as bytes come; *pings*: whether a PING is sent for each
-    DATA that comes.
+    DATA that comes. *lags*: seconds after which all that has come meanwhile is given
+    back at once, in pieces of *piece* bytes, also of streams that have ended; 0: each
+    byte as it comes.
     """
 
     window: int = 65535
     opens: bool = True
     pings: bool = False
+    lags: float = 0.0
+    piece: int = 4096
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ def conversation(seed: int) -> Kind:
     random = Random(seed)
     window = random.choice((1, 500, 5_000, 65_535, 1_000_000))
     most = min(60_000, max(20, 20 * window))
-    acts: list[Act] = [Begin(window=window)]
+    acts: list[Act] = [_begin(random, window)]
     wants: list[Want] = []
     plans = [_plan(random, most) for _ in range(random.randint(1, 6))]
     begun: dict[int, int] = {}
@@ -87,6 +87,14 @@ def conversation(seed: int) -> Kind:
             acts.append(_noise(random))
     acts += [Settings(1_000_000), Open(1_000_000)]  # nothing waits for a window in the end
     return Kind(name=f"seed {seed}", speaks="http2", acts=tuple(acts), answers=tuple(wants))
+
+
+def _begin(random: Random, window: int) -> Begin:
+    """Half of those whose windows are wide enough for that have a reader that lags."""
+    if window < 5_000 or random.random() < 0.5:
+        return Begin(window=window)
+    lags, piece = random.choice((0.05, 0.2, 0.5)), random.choice((40, 512, 4096))
+    return Begin(window=window, lags=lags, piece=piece)
 
 
 Plan = tuple[list[Act], Want]
