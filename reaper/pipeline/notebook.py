@@ -20,6 +20,7 @@ import pyarrow as pa
 from ..errors import InvalidArgument
 from .advise.run import Policy
 from .advise.run import advise as advise_of
+from .advise.tables import END, KEY, TIME, Table
 from .arguments import aside_lines
 from .audit.run import Settings
 from .audit.run import audit as audit_of
@@ -129,13 +130,39 @@ def audit(
     return found.connections
 
 
-def advise(events: DataFrame, *, max_cut: float = 0.001, behind: str | None = None) -> DataFrame:
-    """What each timeout would cut of the silences in *events* (what `events` gave), see
-    `ADVICE`. `summary` has the recommendation and its reasons.
+def advise(
+    events: DataFrame,
+    *,
+    max_cut: float = 0.001,
+    behind: str | None = None,
+    key: str = KEY,
+    time: str = TIME,
+    end: str = END,
+    timeout_s: float | None = None,
+) -> DataFrame:
+    """What each timeout would cut of the silences in *events*, see `ADVICE`. `summary`
+    has the recommendation and its reasons.
+
+    Args:
+        events: What `events` gave; or any frame of what can be idle, a row a use of a
+            key: sessions, cache entries, jobs.
+        key, time, end: The columns of such a frame: what was used, when, and, if there
+            is such a column, when that use ended. An instant is a timestamp, seconds
+            since 1970, or text in ISO 8601.
+        timeout_s: Of such a frame: the time to live that was in force, seconds; None:
+            none was.
     """
-    inputs = _inputs(events)
-    with _answered_by(events.sparkSession, inputs.rows) as spark:
-        found = advise_of(spark, inputs, None, Policy(max_cut=max_cut, behind=behind))
+    policy = Policy(max_cut=max_cut, behind=behind)
+    inputs: Inputs | None = vars(events).get(_INPUTS)
+    table = None
+    if inputs is None and {key, time} <= set(events.columns):
+        timeout_ns = None if timeout_s is None else round(timeout_s * 1e9)
+        table = Table(key=key, time=time, end=end, frame=events), timeout_ns
+    elif inputs is None:
+        inputs = _inputs(events)  # it says what is wrong
+    rows = None if inputs is None else inputs.rows
+    with _answered_by(events.sparkSession, rows) as spark:
+        found = advise_of(spark, inputs or Inputs(), None, policy, table=table)
         rows = [
             (
                 *(name, row["timeout_s"], row["silences_cut"], *row["silences_cut_interval"]),

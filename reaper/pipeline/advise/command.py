@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...config.balancers import BALANCERS
@@ -22,6 +23,7 @@ from ..places import Place, remove, write_text
 from ..read.command import Request, add_inputs, asking
 from ..read.inputs import Inputs
 from .access_logs import FORMATS, log_files
+from .tables import END, KEY, TIME, Table
 
 if TYPE_CHECKING:
     from .run import AccessLogs, Policy
@@ -36,6 +38,20 @@ def add(command: AddCommand) -> None:
     )
     add_inputs(sub, required=False, client=False)
     add_logs(sub)
+    sub.add_argument(
+        "--table",
+        type=place,
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="Parquet of anything that can be idle, instead of journals: a row is a use of a key",
+    )
+    for flag, name, means in (
+        ("--key", KEY, "what was used"),
+        ("--time", TIME, "when it was used"),
+        ("--end", END, "when that use ended"),
+    ):
+        sub.add_argument(flag, default=name, metavar="COLUMN", help=f"of --table: {means}")
     add_policy(sub)
 
 
@@ -59,20 +75,24 @@ def add_logs(parser: Parser) -> None:
 
 
 def logs_of(arguments: argparse.Namespace) -> AccessLogs | None:
-    """What the flags of `add_logs` say; None: journals are asked.
+    """What the flags of `add_logs` say; None: journals are asked, or a table.
 
     Raises:
         Fault: both are named, or neither; or the flags contradict each other.
     """
-    if bool(arguments.events) == bool(arguments.logs):
-        raise Fault("one of --events DIR and --logs FILE must be given, and not both")
+    table = getattr(arguments, "table", [])
+    if sum(map(bool, (arguments.events, arguments.logs, table))) != 1:
+        other = (
+            ", --logs FILE and --table FILE" if hasattr(arguments, "table") else " and --logs FILE"
+        )
+        raise Fault(f"one of --events DIR{other} must be given, and no more")
     if arguments.logs and not arguments.format:
         raise Fault(f"--logs needs --format, one of {', '.join(sorted(FORMATS))}")
     if arguments.format and not arguments.logs:
         raise Fault("--format is for --logs: journals have one format")
-    if arguments.timeout and not arguments.logs:
+    if arguments.timeout and arguments.events:
         raise Fault("--timeout is for --logs: a journal's rows say which timeout was in force")
-    if arguments.logs and (arguments.since or arguments.until or arguments.expect):
+    if not arguments.events and (arguments.since or arguments.until or arguments.expect):
         raise Fault("--from, --to and --expect are for --events: access logs are read as they are")
     if not arguments.logs:
         return None
@@ -107,14 +127,15 @@ def run_advise(
     out: Place,
     policy: Policy,
     progress: Progress,
+    table: tuple[Table, int | None] | None = None,
 ) -> dict[str, Any]:
-    """Advise from *logs*, or without them from the journals of *server*. Writes
-    advice.json, advice.txt and, where the log holds the answer, reaper.toml below
-    *out*.
+    """Advise from *logs* or *table*, or without them from the journals of *server*.
+    Writes advice.json, advice.txt and, where the log holds the answer, reaper.toml
+    below *out*.
     """
     from .run import advise, as_text, as_toml
 
-    result = advise(spark, server, logs, policy, progress)
+    result = advise(spark, server, logs, policy, progress, table)
     write_answer(out, "advice", result, as_text(result))
     toml = out / "reaper.toml"
     if result["config"]:
@@ -124,12 +145,22 @@ def run_advise(
     return result
 
 
+def _table_of(arguments: argparse.Namespace) -> Table:
+    """Raises Fault: a flag's file is not there."""
+    require(arguments.table, arguments.out)
+    return Table(arguments.table, arguments.key, arguments.time, arguments.end)
+
+
 def _advise(arguments: argparse.Namespace, progress: Progress) -> int:
     logs = logs_of(arguments)
-    request = Request.of("advise", arguments)
+    request, table = Request.of("advise", arguments), None
+    if arguments.table:
+        request = replace(request, logs=arguments.table)
+        table = _table_of(arguments), arguments.timeout
     with asking(request, progress) as (spark, server, _):
         from .run import as_text
 
-        result = run_advise(spark, server, logs, request.out, policy_of(arguments), progress)
+        policy = policy_of(arguments)
+        result = run_advise(spark, server, logs, request.out, policy, progress, table)
     show(arguments.json, result, as_text(result))
     return 0 if result["result"] == "pass" else 1

@@ -528,6 +528,7 @@ def as_text(summary: dict[str, Any]) -> str:
             f", {summary['rows_of_writers']:,} of the writers themselves, "
             f"{summary['rows_apart']:,} set apart"
         )
+    things = "keys" if summary["source"] == TABLE else "connections"
     lines = [f"advice from {summary['source']}: {spoken(summary['observed_s'])} observed; {rows}"]
     lines += [f"  note: {note}" for note in summary["notes"]]
     lines += [f"  {text}" for text in aside_lines(summary["quarantined"])]
@@ -537,7 +538,7 @@ def as_text(summary: dict[str, Any]) -> str:
     for name, entry in summary["listeners"].items():
         lines.append("")
         lines.append(
-            f"{name}: {entry['connections']:,} connections, {entry['silences']:,} silences"
+            f"{name}: {entry['connections']:,} {things}, {entry['silences']:,} silences"
             + _busiest(entry)
         )
         lines.append(

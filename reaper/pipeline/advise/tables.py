@@ -26,7 +26,11 @@ KEY, TIME, END = "key", "time", "end"
 TABLE = "table"
 """What stands in place of a listener."""
 
-_NUMBERS = ("int", "bigint", "integer", "long", "float", "double", "decimal", "hugeint")
+_WHOLE = ("int", "bigint", "integer", "long", "decimal", "hugeint")
+_FLOATING = ("float", "double")
+
+_LATEST_S = 253_402_300_800
+"""The end of the year 9999, seconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +92,12 @@ def _instant(name: str, kinds: dict[str, str]) -> Column:
     column, kind = F.col(name), kinds[name]
     if kind.startswith("timestamp"):
         return F.unix_micros(column.cast("timestamp")) * F.lit(1000)
-    if kind.startswith(_NUMBERS):
+    if kind.startswith(_WHOLE):
         return scaled(column, 10**9)
+    if kind.startswith(_FLOATING):
+        # To a microsecond, which is what a double of today's Unix time knows.
+        micros = F.floor(column * F.lit(1e6) + F.lit(0.5)) * F.lit(1000)
+        return F.when(column.between(0, _LATEST_S), micros)
     if kind in ("string", "varchar"):
         return instant(F.trim(column), EITHER)
     raise Fault(
