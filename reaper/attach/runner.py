@@ -103,7 +103,7 @@ class JournalBook:
         """Between two looks nothing is known of a connection, not even whose turn it
         is.
         """
-        known.update({log: (log.last_ns, None) for log in list(self._logs.values())})
+        known.update({log: (log.last_ns, None, log.n) for log in list(self._logs.values())})
 
     def note(self, event: Event) -> None:
         """Write *event*."""

@@ -384,15 +384,30 @@ counts: Any
 never: Epoch
 
 
+REPORTING = ("log", "active_epochs", "worked_from")
+"""What a lease has besides, whose touch compares. active_epochs: in how many epochs,
+but for its first, a touch was the first; `log` (not set at first) and `worked_from`
+(None at first) are those of whom it reports to.
+"""
+
+
 def _touch(self: Lease) -> None:
     self._epoch = open_epoch  # noqa: F821
 
 
-def _reporting_touch(self: Lease) -> None:
-    # For an epoch that is still open `closed` is infinite.
-    if self._epoch.closed < edge:  # noqa: F821
+def _reporting_touch(self: Any) -> None:
+    found = self._epoch
+    if found is open_epoch:  # noqa: F821
+        return
+    if found.closed < edge:  # noqa: F821
         silence_ended(self, open_epoch)  # noqa: F821
     self._epoch = open_epoch  # noqa: F821
+    self.active_epochs += 1
+
+
+def _begin_reporting(self: Any) -> None:
+    self.active_epochs = 0
+    self.worked_from = None
 
 
 def _release(self: Lease) -> bool:
@@ -431,12 +446,14 @@ def bind(base: type[Lease], namespace: dict[str, Any], *, reports: bool = False)
 
     Args:
         reports: Give it the touch that calls `silence_ended` for epochs closed before
-            `edge`, and a slot `log`.
+            `edge`, and the slots of `REPORTING`.
     """
     # CPython keeps what it learnt about a store in the code object. Two cores must not
     # share one, or each would unlearn what the other taught (tests/core/test_reaper.py:
     # test_two_cores_do_not_share...).
-    found: dict[str, Any] = {"__slots__": ("log",) if reports else ()}
+    found: dict[str, Any] = {"__slots__": REPORTING if reports else ()}
+    if reports:
+        found["__init__"] = _begin_reporting
     for name, body in ("touch", _reporting_touch if reports else _touch), ("release", _release):
         found[name] = FunctionType(body.__code__.replace(co_name=name), namespace, name)
         found[name].__doc__ = getattr(Lease, name).__doc__

@@ -337,8 +337,8 @@ class IdleReaper:
         """Make the touch of every lease registered from now on compare, and report the
         silences that it ends.
 
-        Such a lease has one more attribute, `log`, which is the caller's and not set at
-        first.
+        Such a lease has the attributes of `lease.REPORTING`. Two of them are the
+        caller's.
 
         Args:
             beyond: Seconds, > 0. A touch knows its epoch only: a silence is reported

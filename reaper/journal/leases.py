@@ -4,9 +4,9 @@ per touch.
 A touch knows no time, only the open epoch. So the times that come from here are
 epochs': activity counts as noted at the instant its epoch was opened, less than one
 epoch before it really was. Silences are therefore exact to one epoch, their sum is
-exact, and those up to the threshold are not counted one by one. A server that wants
-every activity to the nanosecond calls `ConnectionLog.touch` with a clock reading
-instead.
+exact, and those up to the threshold are counted by the epochs that end them: by that an
+audit knows how much time without a row there can be. A server that wants every activity
+to the nanosecond calls `ConnectionLog.touch` with a clock reading instead.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ class LeaseLog:
         self._real = real
         self._notable = core.tick * NOTABLE_SHARE
         self._full = journal.mode == "full"
+        self._long = journal.gap_threshold_ns / 1e9
         self._core = core
         journal.witness(self._look)
         self._kept: dict[Lease, int] = {}  # when those were last spared, ns, that stayed due
@@ -76,13 +77,29 @@ class LeaseLog:
         log: ConnectionLog | None = getattr(lease, "log", None)
         if log is None or log.ended:
             return
+        watched: Any = lease
+        if lease.suspended:
+            watched.worked_from = lease.active_from
         if lease.active_until is not None:
             self._up_to_date(lease, log)
             log.retime(self._ns(self._core._latest), timeout_ms(lease))
         elif self._full:
             self._settled(lease)
         else:
+            if watched.worked_from is not None and not lease.suspended:
+                self._worked(watched, log)
             log.timeout_ms = timeout_ms(lease)
+
+    def _worked(self, lease: Any, log: ConnectionLog) -> None:
+        """The server has done its work on *lease*: if that took long, it was a long
+        silence under no timeout, and no touch reports that.
+        """
+        since, lease.worked_from = lease.worked_from, None
+        lease.active_epochs += 1
+        if lease.active_from - since > self._long:
+            last = max(log.last_ns, self._ns(since))
+            if (active := self._ns(lease.active_from)) - last > self.journal.gap_threshold_ns:
+                log.gap(last, active)
 
     def _look(self, known: OpenStates) -> None:
         """Tell of every lease that has a log. In the writer's thread: nothing is
@@ -93,7 +110,7 @@ class LeaseLog:
             if log is not None and not log.ended:
                 with suppress(AttributeError, OverflowError):  # it ends, or is spared, just now
                     last = max(log.last_ns, self._ns(lease.active_from))
-                    known[log] = last, timeout_ms(lease)
+                    known[log] = last, timeout_ms(lease), self._count(lease, log)
 
     def _ns(self, instant: float) -> int:
         return nanoseconds(self._real(instant))
@@ -117,6 +134,13 @@ class LeaseLog:
         ):  # it was resumed, or spared: no touch has reported that
             log.gap(log.last_ns, active)
         log.last_ns = max(log.last_ns, active)
+        log.n = self._count(lease, log)
+
+    def _count(self, lease: Any, log: ConnectionLog) -> int:
+        """How often the connection was active, so far: in `gaps` mode once an epoch, a
+        row or none; in `full` mode each has one.
+        """
+        return log.n if self._full else max(log.n, lease.active_epochs)
 
     def opened(
         self, lease: Lease, now: float, listener: str | None = None, peer: int | None = None
@@ -137,6 +161,7 @@ class LeaseLog:
             if not self._full and began - log.last_ns > self.journal.gap_threshold_ns:
                 log.gap(log.last_ns, began)  # what *new* was registered for ended a silence
             leases: tuple[Any, Any] = old, new
+            leases[1].active_epochs += leases[0].active_epochs + 1
             leases[0].log, leases[1].log = None, log
             self._settled(new)
 
@@ -146,7 +171,10 @@ class LeaseLog:
         """
         if (log := self._settled(lease)) is not None:
             log.averted(nanoseconds(now))
-            if not active:
+            if active:
+                watched: Any = lease
+                watched.active_epochs += 1
+            else:
                 self._kept[lease] = nanoseconds(now)
 
     def reaped(self, lease: Lease, expiry: Expiry) -> None:

@@ -218,11 +218,14 @@ class ConnectionLog:
         *deadline*: activity does not move that.
         """
         if deadline:
-            if self._timeout_ms and t - self.last_ns > self._timeout_ms * 1_000_000:
-                self._note_timeout(
-                    self._timeout_ms
-                )  # it should have been closed before, for its silence
-            self._timeout_ms = None  # a reader then judges by due_ns
+            # Its row says nothing of a timeout that activity moves: a reader judges by
+            # due_ns. So where it was silent for long, another row says which was in
+            # force: by that it should have been closed before, or rightly was not.
+            if (timeout := self._timeout_ms) is not None:
+                silent, gaps = t - self.last_ns, self._long_ns >= 0
+                if (gaps and silent > self._long_ns) or 0 < timeout * 1_000_000 < silent:
+                    self._note_timeout(timeout)
+            self._timeout_ms = None
         elif self._changed_ns > self.last_ns:
             due = max(due, self._changed_ns)
         self._end(REAP, t, due, reason)
@@ -243,7 +246,7 @@ class ConnectionLog:
         self._row(t, kind, None, due, reason, self.n, self.idle_sum_ns)
 
 
-OpenStates = dict[ConnectionLog, tuple[int, int | None]]
+OpenStates = dict[ConnectionLog, tuple[int, int | None, int]]
 """Log of an open connection -> its latest activity, ns, and the timeout in force,
 ms.
 """
@@ -449,10 +452,10 @@ class Journal:
             look(known)
         states = []
         for log in logs:
-            last, timeout = known.get(log) or (log.last_ns, log.timeout_ms)
+            last, timeout, n = known.get(log) or (log.last_ns, log.timeout_ms, log.n)
             if not log.ended:
-                states.append((log, last, timeout))
-        t = max([latest, self._awake, *(last for _, last, _ in states)])
+                states.append((log, last, timeout, n))
+        t = max([latest, self._awake, *(last for _, last, _, _ in states)])
         return [
             (
                 t,
@@ -464,11 +467,11 @@ class Journal:
                 log.due_ns(last, timeout),
                 log.listener,
                 STILL_OPEN,
-                log.n,
+                n,
                 log.idle_sum_ns,
                 None,
             )
-            for log, last, timeout in states
+            for log, last, timeout, n in states
         ]
 
     def drain(self, t: int, reason: str | None = None) -> None:
