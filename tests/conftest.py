@@ -166,7 +166,9 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 ON_SPARK = {
-    **dict.fromkeys(("engines", "kinds", "lines_of_others", "tables"), "one Spark beside DuckDB"),
+    **dict.fromkeys(
+        ("engines", "exemptions", "kinds", "lines_of_others", "tables"), "one Spark beside DuckDB"
+    ),
     **dict.fromkeys(("cluster", "live", "notebook", "places"), "on a Spark"),
 }
 """The files `pipeline/test_*` that start a Spark, and the set of each: halves of about

@@ -33,6 +33,7 @@ REASONS = {
     "unheard": "its client was silent for longer than its timeout, and its rows say otherwise",
     "timeout_unknown": "no row says which timeout was in force",
     "timeout_unsaid": "a silence was judged by a timeout that no row put in force",
+    "uncounted": "time without a row is more than its activities, as counted, can have left",
     "below_threshold": "silences too short to be written may have been longer than its timeout",
     "not_told": "open when the log ends, and no row says for how long it was silent",
     "unaccounted": "its rows do not add up to its lifetime",
@@ -83,7 +84,10 @@ def _activity(frame: DataFrame) -> DataFrame:
     opened = F.when(F.col("opens") > 0, F.col("opened")).otherwise(F.col("log_begin_ns"))
     lifetime = F.coalesce("ended", "log_end_ns") - opened
     summed = F.when(F.col("activities") == 0, _nothing()).otherwise(F.col("activity_idle_ns"))
-    timeouts = F.array("open_timeout_ms", "last_timeout_ms", "end_timeout_ms", "claimed_least_ms")
+    told_ms = F.when(F.col("ends") == 0, F.col("told_timeout_ms"))
+    timeouts = F.array(
+        *("open_timeout_ms", "last_timeout_ms", "end_timeout_ms", "claimed_least_ms"), told_ms
+    )
     return frame.withColumns(
         {
             "lifetime_ns": F.greatest(lifetime, _nothing()),
@@ -96,7 +100,10 @@ def _activity(frame: DataFrame) -> DataFrame:
             # and account in one are more than Java compiles.
             "_least_ms": F.array_min(F.filter(timeouts, lambda each: each > 0)),
         }
-    ).withColumn("_by_told", _is((F.col("ends") == 0) & (F.col("_heard") >= F.col("_last"))))
+    ).withColumn(
+        "_by_told",
+        _is((F.col("ends") == 0) & (F.col("_heard") >= F.coalesce("_last", "_heard"))),
+    )
 
 
 def _last_silence(frame: DataFrame) -> DataFrame:
@@ -109,6 +116,8 @@ def _last_silence(frame: DataFrame) -> DataFrame:
     timeout_ms = F.when(by_told, F.col("told_timeout_ms"))
     timeout_ms = timeout_ms.when(no_end, F.col("last_timeout_ms"))
     summed = F.when(by_told, F.col("told_sum_ns")).when(no_end, F.col("_active"))
+    # Where nothing says how many activities there were, those with a row were all.
+    count = F.when(by_told, F.col("told_n")).when(no_end, F.col("activities"))
     final = F.when(no_end, F.col("log_end_ns") - F.col("_since"))
     return (
         frame.withColumns(
@@ -116,6 +125,7 @@ def _last_silence(frame: DataFrame) -> DataFrame:
                 "_since": since,
                 "_timeout_ms": timeout_ms.otherwise(F.col("end_timeout_ms")),
                 "_summed": summed.otherwise(F.col("end_idle_sum_ns")),
+                "_count": count.otherwise(F.col("end_n")),
             }
         )
         .withColumns(
@@ -135,22 +145,41 @@ def _rules(frame: DataFrame, limit: Column) -> DataFrame:
     Adds: _stated, by which timeout or instant its last silence is judged is known;
     _silent, there was none; _stays_open, rightly; _hidden, a silence without a row may
     have outlasted its timeout; _unsaid, one was judged by a timeout that no row put in
-    force; _broken, a law was broken; _sum.
+    force; _uncounted_ns, how much time without a row is more than the silences
+    of so many activities, each up to the threshold, and a tick for a lease that knows
+    its epoch alone, and stalls; _broken, a law was broken; _sum.
     """
     no_end, full, log_end = F.col("ends") == 0, F.col("full"), F.col("log_end_ns")
+    no_opening = F.col("opens") == 0
     # Whatever it did since, it cannot have been silent for too long yet.
     fresh = (F.col("_final") <= ns(F.col("_timeout_ms")) + limit) | full
     fresh |= F.col("_by_told") & (log_end - F.greatest("told_due_ns", "told") <= limit)
     by_due = (F.col("reaps") > 0) & F.col("due_ns").isNotNull()
-    unsaid = (F.col("claimed_least_ms") < F.col("stated_least_ms")) | (
-        F.col("claimed_most_ms") > F.col("stated_most_ms")
+    unsaid = full & (
+        (F.col("claimed_least_ms") < F.col("stated_least_ms"))
+        | (F.col("claimed_most_ms") > F.col("stated_most_ms"))
     )
+    # A deadline that nothing but its own row says was all that was in force.
+    by_deadline = (F.col("reaps") > 0) & F.col("end_timeout_ms").isNull()
+    by_deadline &= (F.col("changes") == 0) & F.col("changed").isNull()
+    unsaid |= (
+        ~full
+        & by_deadline
+        & (F.col("end_idle_ns") > ns(F.col("last_timeout_ms")) + limit)
+        & (F.col("last_timeout_ms") > 0)
+    )
+    unwritten = F.greatest(F.col("_count") - F.col("activities"), _nothing()) + 1
+    longest = F.col("gap_threshold_ns") + F.col("tick_ns")
+    written = F.coalesce("averted_idle_ns", _nothing()) + F.col("stood_ns")
     return (
         frame.withColumns(
             {
                 "_stated": _is(F.col("_timeout_ms") > 0) | _is(by_due),
                 "_fresh": _is(fresh),
-                "_unsaid": _is(full & unsaid),
+                "_unsaid": _is(unsaid | (F.col("unsaid") > 0)),
+                "_uncounted_ns": F.when(
+                    ~full, F.greatest(F.col("_short") - unwritten * longest - written, _nothing())
+                ).otherwise(_nothing()),
                 "_broken": F.col("verdict").isin(*VIOLATIONS),
             }
         )
@@ -163,7 +192,7 @@ def _rules(frame: DataFrame, limit: Column) -> DataFrame:
                 "_stays_open": no_end & F.col("_stated") & F.col("_fresh"),
                 "_hidden": _is(
                     ~full
-                    & (F.col("_short") > 0)
+                    & ((F.col("_short") > 0) | no_opening)
                     & (ns(F.col("_least_ms")) + limit < F.col("gap_threshold_ns"))
                 ),
                 "_sum": F.col("_active")
@@ -180,24 +209,29 @@ def _reason(frame: DataFrame) -> DataFrame:
     no_end, full, holed = F.col("ends") == 0, F.col("full"), F.col("run_holed")
     foreign = F.coalesce(F.col("conn") < F.col("first_opened"), F.lit(True))
     no_opening, judgeable = F.col("opens") == 0, F.col("verdict") != "unknown"
+    says_nothing = F.col("end_timeout_ms").isNull() & F.col("due_ns").isNull()
+    says_nothing = F.when(no_opening, (F.col("reaps") > 0) & says_nothing).otherwise(~judgeable)
     stated, short = F.col("_stated"), F.col("_short")
     untold = ~stated & ~F.col("_silent") & (F.col("_final") > 0)
     added_up = (short < 0) | (full & (short != 0)) | (F.col("_sum") != F.col("lifetime_ns"))
     reason = _first(
         (F.col("_broken"), None),
-        (no_opening & foreign & ~holed, None),
-        (no_opening & ~holed, "no_opening"),
-        (no_opening | (~judgeable & holed), "rows_lost"),
+        (no_opening & ~foreign & ~holed, "no_opening"),
+        ((no_opening | ~judgeable) & holed, "rows_lost"),
         (~judgeable & F.col("_active").isNull(), "beyond_64_bits"),
-        (~judgeable, "says_nothing"),
+        (says_nothing, "says_nothing"),
         (F.col("doubted") > 0, "busy_loop"),
         *([(F.col("unheard"), "unheard")] if "unheard" in frame.columns else []),
         (F.col("_unsaid"), "timeout_unsaid"),
         ((F.col("_unknown") > 0) | untold, "timeout_unknown"),
         (F.col("_hidden"), "below_threshold"),
         (no_end & stated & ~F.col("_stays_open"), "not_told"),
+        # Of its time before the log nothing is asked. Of its silence since then is.
+        (no_opening & no_end & F.col("_final").isNull(), "not_told"),
+        (no_opening, None),
         (no_end & (F.col("_summed") != F.col("_active")), "rows_lost"),
         (added_up, "unaccounted"),
+        (F.col("_uncounted_ns") > 0, "uncounted"),
     )
     return frame.withColumn("unjudged", reason).drop("_unsaid", "_sum", "_summed")
 
@@ -209,7 +243,8 @@ def _pieces(frame: DataFrame) -> DataFrame:
     ended = F.col("_stated") & (F.col("ends") > 0)
     # Of some reasons a piece is unjudged alone; of the others nothing is known for
     # certain.
-    partly = _is(F.col("unjudged").isin("timeout_unknown", "below_threshold", "not_told"))
+    partly = F.col("unjudged").isin("timeout_unknown", "below_threshold", "not_told", "uncounted")
+    partly = _is(partly & (F.col("opens") > 0))
     before = (F.col("opens") == 0) & F.col("unjudged").isNull() & ~broken
     split, fallen = F.col("_split"), F.col("_before")
     unjudged = (
@@ -235,7 +270,9 @@ def _pieces(frame: DataFrame) -> DataFrame:
             "_partly": partly,
             "_before": before,
             "_split": ~broken & ~before & (F.col("unjudged").isNull() | partly),
-            "_hidden_ns": F.when(F.col("_hidden"), F.col("_short")).otherwise(nothing),
+            "_hidden_ns": F.when(F.col("_hidden"), F.col("_short")).otherwise(
+                F.col("_uncounted_ns")
+            ),
             "_left_ns": F.when(ended | silent | stays_open, nothing).otherwise(final),
             "_ended_ns": F.when(ended, final).otherwise(nothing),
         }

@@ -35,7 +35,7 @@ from ..places import Place
 from ..read.expected import line
 from ..read.frames import listeners_of, small_frame
 from ..read.inputs import Inputs, hole_line, nothing_line
-from ..read.runs import Stalls, Timeline, overdue_files
+from ..read.runs import Stalls, Timeline, overdue_files, unordered_files
 from . import words
 from .account import REASONS, account, total
 from .joined import Joined, Side, join, read
@@ -52,7 +52,8 @@ NOT_KEPT = (
     *("last_untimed", "untimed_ns", "timeout_unknown_ns", "claimed_least_ms", "claimed_most_ms"),
     "unheard",
     *("stated_least_ms", "stated_most_ms"),
-    *("told", "told_idle_ns", "told_timeout_ms", "told_due_ns", "told_sum_ns"),
+    *("told", "told_idle_ns", "told_timeout_ms", "told_due_ns", "told_sum_ns", "told_n"),
+    *("averted_idle_ns", "stood_ns", "awake_to_ns", "changes", "unsaid"),
 )
 """Columns that only the verdict needs."""
 
@@ -169,12 +170,19 @@ def silences(
     """
     files = side.inputs.files
     least_ns = min((run.tick_ns for run in side.inputs.runs), default=0) + grace_ns
-    overdue, unproven = None, Stalls()
-    if suspects := overdue_files(files, least_ns):
+    overdue, unproven, shortest_ns = None, Stalls(), None
+    suspects = overdue_files(files, least_ns)
+    if unordered := unordered_files(files, least_ns):
+        known = {facts.identity for facts in suspects}
+        suspects += [facts for facts in unordered if facts.identity not in known]
+        stated = (facts.least_ms for facts in unordered if facts.least_ms is not None)
+        shortest_ns = min(stated) * 1_000_000 + least_ns
+    if suspects:
         progress(
             f"looking for silences beyond their timeout in {len(suspects)} of {len(files)} file(s)"
         )
-        overdue = overdue_rows(spark, replace(side.inputs, files=suspects), least_ns)
+        rows = replace(side.inputs, files=suspects)
+        overdue = overdue_rows(spark, rows, least_ns, shortest_ns)
         unproven = unproven_stalls(spark, side.inputs, side.stalls, side.runs)
     lives = with_silences(spark, side.lives, overdue, side.stalls, unproven, side.runs, grace_ns)
     return with_backed(spark, lives, side.stalls, grace_ns)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from ...journal.schema import ACTIVITY, AVERTED, CONFIG, ENDS, KINDS, REAP
+from ...journal.schema import ACTIVITY, AVERTED, CONFIG, ENDS, KINDS, OPEN, REAP
 from ..engine import F, Window
 from ..read.frames import OVERDUE, ns, of_connections, read_events, small_frame, with_run
 from ..read.inputs import Inputs
@@ -47,19 +47,27 @@ SILENCES = {
     "reaped_late": 0,
     "spared_lateness_ns": None,
     "doubted": 0,
+    "unsaid": 0,
 }
 """The values for a connection without such a silence. missed: silences that ought to
 have been reaped and were not; came_back: those of them that bytes ended; missed_ns,
 missed_t: of the worst, the first of several, how long it was overdue and when that
 ended; reaped_late: reaps too late; spared_lateness_ns: lateness of a reap that counts
 from a final check (null: it counts from the silence); doubted: those that nothing but a
-stall excuses during which the loop was seen to run.
+stall excuses during which the loop was seen to run; unsaid: those that outlasted the
+timeout that rows had put in force, and state another.
 """
 
 
-def overdue_rows(spark: SparkSession, inputs: Inputs, least_ns: int) -> DataFrame:
+def overdue_rows(
+    spark: SparkSession, inputs: Inputs, least_ns: int, shortest_ns: int | None = None
+) -> DataFrame:
     """The rows of `RARE` in *inputs*, without silences that outlasted their timeout by
     *least_ns* or less.
+
+    Args:
+        shortest_ns: Also silences longer than this, whatever they state, and all that
+            puts a timeout in force. None: without them.
     """
     events = read_events(spark, inputs)
     own = F.col("code") == CONFIG
@@ -68,7 +76,13 @@ def overdue_rows(spark: SparkSession, inputs: Inputs, least_ns: int) -> DataFram
     changed = own & F.col("timeout_ms").isNotNull() & F.col("idle_sum_ns").isNull()
     changed &= F.col("idle_ns").isNotNull()
     spared = F.col("code") == AVERTED
-    return events.where(spared | changed | (F.expr(OVERDUE) > least_ns) | late).select(*RARE)
+    rare = spared | changed | (F.expr(OVERDUE) > least_ns) | late
+    if shortest_ns is not None:
+        ends = [KINDS.index(kind) for kind in ENDS]
+        silent = F.col("code").isin(ACTIVITY, *ends) & (F.col("idle_ns") > shortest_ns)
+        stated = own & F.col("timeout_ms").isNotNull() & F.col("idle_sum_ns").isNull()
+        rare = rare | silent | stated | (F.col("code") == OPEN)
+    return events.where(rare).select(*RARE)
 
 
 def unproven_stalls(spark: SparkSession, inputs: Inputs, stalls: Stalls, runs: DataFrame) -> Stalls:
@@ -122,10 +136,20 @@ def judge_silences(
     before = Window.partitionBy("conn").orderBy("t", order)
     before = before.rowsBetween(Window.unboundedPreceding, -1)
     last_check = F.max(F.when(averted, t)).over(before)
-    last_change = F.max(F.when(changes, t)).over(before)
-    silent = rare.where(F.col("code").isin(ACTIVITY, AVERTED, *ends) | changes).withColumns(
-        {"last_check": last_check, "last_change": last_change}
-    )
+    # Of a change that has no instant of its own nobody knows when it came.
+    last_change = F.max(F.when(changes & F.col("idle_ns").isNotNull(), t)).over(before)
+    states = changes | (F.col("code") == OPEN)
+    stated = rare.where(F.col("code").isin(ACTIVITY, AVERTED, *ends, OPEN) | changes)
+    silent = stated.withColumns(
+        {
+            "last_check": last_check,
+            "last_change": last_change,
+            "stated_at": F.max(F.when(states, t)).over(before),
+            "stated_ms": F.max_by(F.when(states, F.col("timeout_ms")), F.when(states, t)).over(
+                before
+            ),
+        }
+    ).where(F.col("idle_ns").isNotNull())
     silent = (
         with_run(silent, runs)
         # `greatest` passes over null: without a check the silence begins at the last
@@ -138,10 +162,19 @@ def judge_silences(
         .withColumn("to", t + F.col("offset_ns"))
     )
     timeout = F.when(F.col("timeout_ms") > 0, ns(F.col("timeout_ms")))
+    within = F.col("last_change") > F.col("since")
     due = F.greatest(
-        F.col("since") + timeout,
-        F.when(timeout.isNotNull() & (F.col("last_change") > F.col("since")), F.col("last_change")),
+        F.col("since") + timeout, F.when(timeout.isNotNull() & within, F.col("last_change"))
     )
+    # In `gaps` mode a change has a row where the silence was long enough for one of its
+    # own. In `full` mode each has.
+    known = F.col("full") | (F.col("stated_at") > t - F.col("idle_ns"))
+    in_force = F.when(known & (F.col("stated_ms") > 0), ns(F.col("stated_ms")))
+    due_by_rows = F.greatest(
+        F.col("since") + in_force, F.when(in_force.isNotNull() & within, F.col("last_change"))
+    )
+    by_change = told & F.coalesce(F.col("due_ns") > due_by_rows, F.lit(True))
+    other = by_change | (~told & (F.col("timeout_ms") != F.col("stated_ms")))
     over = F.greatest(
         F.when(~told, t - due),
         F.when(reaped, t - F.col("due_ns")),
@@ -161,6 +194,8 @@ def judge_silences(
         doubted = F.col("over") > limit + F.col("proven_ns")
     silent = excuse(spark, silent, stalls, {})
     wrong = F.col("over") > limit + F.col("stalled_ns")
+    # What a stall excuses of the one, it excuses of the other.
+    unsaid = other & (t - due_by_rows > limit + F.col("stalled_ns")) & ~F.col("run_holed")
     missed = wrong & ~reaped
     # Of several that are as bad the first, or each engine would name its own.
     worst = F.struct("over", (F.lit(0) - t).alias("sooner"))
@@ -172,6 +207,7 @@ def judge_silences(
         F.count(F.when(wrong & reaped, 1)).alias("reaped_late"),
         F.max(F.when(F.col("spared"), F.col("over"))).alias("spared_lateness_ns"),
         F.count(F.when(doubted & ~wrong, 1)).alias("doubted"),
+        F.count(F.when(unsaid, 1)).alias("unsaid"),
     )
 
 
@@ -205,7 +241,12 @@ def with_backed(spark: SparkSession, lives: DataFrame, stalls: Stalls, grace_ns:
     timeout after a final check had spared it. In `gaps` mode short silences leave no
     row, and a change of the timeout only during a long one, or before such a reap:
     without that nothing is known, nor where rows of the run are missing. The row that
-    tells of an open connection says how long it was silent, and since when it was due.
+    tells of an open connection says how long it was silent, and by which timeout. In
+    `full` mode it counts where no other row tells of a silence, as where the oldest
+    files are gone.
+
+    told_due_ns: no later than that timeout allows, or a change of which there is a row,
+    or of which the row may be in a file that is gone.
     """
     known, opened, reaped = F.col("last_timeout_ms"), F.col("ends") == 0, F.col("reaps") > 0
     apart = F.col("end_timeout_ms").isNull() | (F.col("full") & (F.col("end_timeout_ms") != known))
@@ -229,12 +270,21 @@ def with_backed(spark: SparkSession, lives: DataFrame, stalls: Stalls, grace_ns:
         backed > 0, F.greatest(since + backed, F.when(F.col("changed") > since, F.col("changed")))
     )
     # By the row that tells of an open connection, where none came after what it tells.
-    silent = F.col("told") - F.col("told_idle_ns")
-    by_told = opened & ~full & (F.col("told_due_ns").isNotNull())
-    by_told = F.coalesce(by_told & (F.greatest("opened", "last_activity") <= silent), F.lit(False))
+    silent, heard = F.col("told") - F.col("told_idle_ns"), F.greatest("opened", "last_activity")
+    # In `full` mode a change since then has a row, and what was silent has stayed so.
+    told_ms = F.when(full, F.col("last_timeout_ms"))
+    told_ms = F.coalesce(told_ms, F.col("told_timeout_ms"))
+    told_timeout = F.when(told_ms > 0, ns(told_ms))
+    gone = F.when(F.col("told_due_ns") < F.col("log_begin_ns"), F.col("told_due_ns"))
+    changed = F.when(F.col("changed") > silent, F.col("changed"))
+    told_due = F.when(told_timeout.isNotNull(), F.greatest(silent + told_timeout, changed, gone))
+    by_told = opened & told_due.isNotNull()
+    by_told = by_told & (heard.isNull() | (~full & (heard <= silent)))
+    by_told = F.coalesce(by_told, F.lit(False))
     since = F.when(by_told, silent).otherwise(since)
-    until = F.when(by_told, F.col("told")).otherwise(until)
-    due = F.when(by_told, F.greatest("told_due_ns", "last_averted")).otherwise(due)
+    until = F.when(by_told & ~full, F.col("told")).otherwise(until)
+    spared = F.col("last_averted") + F.when(full, told_timeout).otherwise(0)
+    due = F.when(by_told, F.greatest(told_due, spared)).otherwise(due)
     overdue = until - due > F.col("tick_ns") + F.lit(grace_ns)
     judged = lives.withColumns(
         {
@@ -242,8 +292,9 @@ def with_backed(spark: SparkSession, lives: DataFrame, stalls: Stalls, grace_ns:
             "over": F.when(overdue, until - due),
             "from": F.when(overdue, since + F.col("offset_ns")),
             "to": F.when(overdue, until + F.col("offset_ns")),
+            "told_due_ns": F.when(opened, told_due),
         }
-    ).drop("changes", "last_averted")
+    ).drop("last_averted")
     late = F.col("over") > F.col("tick_ns") + F.lit(grace_ns) + F.col("stalled_ns")
     excused = excuse(spark, judged, stalls, {}).withColumn(
         "outlasted", F.coalesce(late, F.lit(False))

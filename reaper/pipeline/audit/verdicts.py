@@ -119,8 +119,9 @@ def judge(frame: DataFrame) -> DataFrame:
             ("early", early),
             ("missed", missed & ~holed),
             ("late", late & ~holed),
+            # A leak is one, too, whose opening is in a file that is gone.
+            ("lost", lost & ~holed),
             ("unknown", (F.col("opens") == 0) | (holed & (lost | missing | missed | late))),
-            ("lost", lost),
             ("missing_touch", missing),
             ("open_at_end", no_end),
             ("ok_reaped", reaped),

@@ -338,6 +338,13 @@ def believe(facts: Facts, counts: Iterable[Count], now: int) -> None:
     )
     facts.backward = ranges["idle_ns"] is not None and ranges["idle_ns"][0] < 0
     facts.overdue_ns = max(_known(found, "overdue_max", (*_SILENT, KINDS[CONFIG])), default=None)
+    of_connections = [count for count in found if count["mark_t"] is None]
+    facts.longest_ns = max(
+        _known(of_connections, "idle_ns_max", (*_SILENT, KINDS[CONFIG])), default=None
+    )
+    facts.least_ms = min(
+        _known(found, "timeout_ms_min", (KINDS[OPEN], KINDS[CONFIG])), default=None
+    )
     facts.listeners = sorted(set(_known(found, "listener")))
     facts.own_rows = sum(kinds[kind] for kind in OWN)
     if others := {least_conn >> SEQUENCE_BITS, facts.last_conn >> SEQUENCE_BITS} - {facts.writer}:

@@ -52,10 +52,13 @@ RUNS: pa.Schema = pa.schema(
         ("unix_ns", pa.int64()),
         ("run_drained", pa.bool_()),
         ("run_holed", pa.bool_()),
+        ("stood_ns", pa.int64()),
+        ("awake_to_ns", pa.int64()),
     ]
 )
 """Grain: one row per writer and start of it. unix_ns: what to add to its instants for
 Unix time, null where it does not know that. run_drained, run_holed: see `Run`.
+stood_ns, awake_to_ns: see `Run`.
 """
 
 
@@ -123,6 +126,8 @@ def runs_frame(spark: SparkSession, runs: Iterable[Run], timeline: Timeline) -> 
             timeline.offset_ns(run),
             Timeline.UNIX.offset_ns(run) if run.anchors else None,
             *(run.drained, run.holed),
+            run.stood_ns,
+            run.awake_to_ns,
         )
         for run in runs
     ]
@@ -251,6 +256,7 @@ _OF_CHANGES = Part(
         "averts": ("count(1)", _IS_CHECK),
         "first_averted": ("min(t)", _IS_CHECK),
         "last_averted": ("max(t)", _IS_CHECK),
+        "averted_idle_ns": ("try_sum(idle_ns)", _IS_CHECK),
         "check_least_ms": ("min(timeout_ms)", _IS_CHECK),
         "check_most_ms": ("max(timeout_ms)", _IS_CHECK),
         "changes": ("count(1)", f"{IS_CHANGE} AND idle_ns IS NULL"),
@@ -276,6 +282,7 @@ _OF_OPEN = Part(
         "told_timeout_ms": ("max_by(timeout_ms, t)", ""),
         "told_due_ns": ("max_by(due_ns, t)", ""),
         "told_sum_ns": ("max_by(idle_sum_ns, t)", ""),
+        "told_n": ("max_by(n, t)", ""),
         "listener_told": ("max_by(xxhash64(listener), t)", f"{IS_TOLD} AND listener IS NOT NULL"),
     },
     IS_TOLD,
@@ -295,8 +302,9 @@ def lifetimes(events: DataFrame, files: Sequence[Facts] | None = None) -> DataFr
     found; activity_idle_ns also where the sum does not fit. last_timeout_ms: in force
     before its end, as its latest activity or a change after that says; rows that only
     report such a change, or that it is still open, count among their writer's. changes:
-    those that have no instant of their own. changed: the latest that has. last_untimed:
-    its latest activity before which no timeout was in force. untimed_ns,
+    those that have no instant of their own. changed: the latest that has.
+    averted_idle_ns: the silences that final checks ended. last_untimed: its latest
+    activity before which no timeout was in force. untimed_ns,
     timeout_unknown_ns: of activity_idle_ns, without a timeout in force, and with none
     stated. claimed_..., stated_...: the least and the greatest timeout by which
     silences are said to have been judged, and that openings and changes state.
@@ -412,7 +420,8 @@ _LIFETIME = (
     *("last_timeout_ms", "changes", "changed", "last_untimed", "untimed_ns"),
     "timeout_unknown_ns",
     *("claimed_least_ms", "claimed_most_ms", "stated_least_ms", "stated_most_ms"),
-    *("told", "told_idle_ns", "told_timeout_ms", "told_due_ns", "told_sum_ns"),
+    *("told", "told_idle_ns", "told_timeout_ms", "told_due_ns", "told_sum_ns", "told_n"),
+    "averted_idle_ns",
     *("last_activity", "activity_idle_ns", "nbytes", "ended", "end_idle_ns", "end_timeout_ms"),
     *("by_peer", "due_ns", "end_n", "end_idle_sum_ns"),
 )

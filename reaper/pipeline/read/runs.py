@@ -100,6 +100,10 @@ class Facts:
     """By how much the worst silence outlasted its timeout, or the worst reap came after
     it was due, whichever is more; None: there is none of either.
     """
+    longest_ns: int | None = None
+    """The longest silence that a row ends, or reports before a change; None: none."""
+    least_ms: int | None = None
+    """The least timeout that an opening or a change puts in force; None: none does."""
 
     @property
     def of_run(self) -> tuple[int, str, int]:
@@ -163,6 +167,24 @@ class Run:
     last row at the end of theirs. This is an assumption, for figures over time; none of
     its instants is compared with another run's.
     """
+
+    @property
+    def stood_ns(self) -> int:
+        """How long its loop stood still, in stalls longer than a tick."""
+        lengths = (to - since for since, to in self.stalls)
+        return sum(length for length in lengths if length > self.tick_ns)
+
+    @property
+    def awake_to_ns(self) -> int:
+        """Up to when its loop is known to have run: the end of its log, or the stall
+        with which that ends.
+        """
+        at = self.log_end_ns
+        for since, to in reversed(self.stalls):
+            if to < at - self.tick_ns:
+                break
+            at = min(at, since)
+        return at
 
 
 class Timeline(Enum):
@@ -299,6 +321,25 @@ def overdue_files(files: Sequence[Facts], least_ns: int) -> list[Facts]:
     return [
         facts for facts in files if overdue(facts) or (facts.averted and facts.writer in writers)
     ]
+
+
+def unordered_files(files: Sequence[Facts], least_ns: int) -> list[Facts]:
+    """The files of the runs in which another timeout than the one in force may excuse a
+    silence: a connection's timeout was changed, and a silence outlasted the least of
+    all timeouts by *least_ns*.
+    """
+    runs: dict[tuple[int, str, int], list[Facts]] = {}
+    for facts in files:
+        runs.setdefault(facts.of_run, []).append(facts)
+
+    def suspect(members: list[Facts]) -> bool:
+        stated = [facts.least_ms for facts in members if facts.least_ms is not None]
+        silent = max((facts.longest_ns or 0 for facts in members), default=0)
+        changes = any(facts.changes for facts in members)
+        return changes and bool(stated) and silent > min(stated) * 1_000_000 + least_ns
+
+    chosen = {of_run for of_run, members in runs.items() if suspect(members)}
+    return [facts for facts in files if facts.of_run in chosen]
 
 
 def strangers(files: Iterable[Facts]) -> dict[Place, str]:
