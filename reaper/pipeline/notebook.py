@@ -24,7 +24,7 @@ from .advise.tables import END, KEY, TIME, Table
 from .arguments import aside_lines
 from .audit.run import Settings
 from .audit.run import audit as audit_of
-from .engine import expect, use
+from .engine import check_version, expect, use
 from .losses.formats import KNOWN
 from .losses.run import parsed, with_silence
 from .places import Place, Remote, place
@@ -160,8 +160,8 @@ def advise(
         table = Table(key=key, time=time, end=end, frame=events), timeout_ns
     elif inputs is None:
         inputs = _inputs(events)  # it says what is wrong
-    rows = None if inputs is None else inputs.rows
-    with _answered_by(events.sparkSession, rows) as spark:
+    known = None if inputs is None else inputs.rows
+    with _answered_by(events.sparkSession, known) as spark:
         found = advise_of(spark, inputs or Inputs(), None, policy, table=table)
         rows = [
             (
@@ -234,6 +234,8 @@ def _answered_by(session: Any, rows: int | None = None) -> Iterator[Any]:
     a small journal half a minute of empty tasks.
     """
     embedded = _is_embedded(session)
+    if not embedded:
+        check_version()
     before = use("embedded" if embedded else "spark")
     # Not `conf.get`: for a setting that nobody made it returns Spark's default.
     theirs = {} if embedded else {name: session.conf.getAll.get(name) for name in _SET}

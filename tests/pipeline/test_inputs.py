@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from reaper.journal.schema import DROPPED
 from reaper.pipeline.arguments import aside_lines, whole
 from reaper.pipeline.cli import _full
-from reaper.pipeline.engine.spark import NoJava, check_java
+from reaper.pipeline.engine.spark import NoJava, check_java, check_version
 from reaper.pipeline.places import write_text
 from reaper.pipeline.read.inputs import check
 from reaper.pipeline.read.runs import Timeline
@@ -528,3 +528,37 @@ def test_a_drain_and_a_stall_belong_to_the_run_whose_numbers_they_bear(tmp_path:
     assert [run.drained for run in found.runs] == [True, False]
     assert Timeline.UNRELATED.stalls(found.runs) == {0: [(2 * S, 4 * S)], 1: [(38 * S, 41 * S)]}
     assert found.own_rows == 4
+
+
+def test_a_pyspark_that_is_too_old_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    old = tmp_path / "old" / "pyspark"
+    old.mkdir(parents=True)
+    (old / "__init__.py").write_text('__version__ = "3.5.7"')
+    (tmp_path / "journal").mkdir()
+    given = (
+        "audit",
+        "--engine",
+        "spark",
+        "--events",
+        tmp_path / "journal",
+        "--out",
+        tmp_path / "o",
+    )
+    env = {**os.environ, "PYTHONPATH": str(old.parent)}
+    ran = subprocess.run(
+        [sys.executable, "-m", "reaper.pipeline", *map(str, given)],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, (tmp_path / "o").exists()) == (2, False)
+    assert ran.stderr.splitlines()[-1] == (
+        "python -m reaper.pipeline audit: PySpark 3.5.7 is too old: the pipeline works with Spark "
+        "4.0 and newer (pip install 'idle-reaper[spark]'), or without it (--engine embedded)"
+    )
+    assert "Traceback" not in ran.stderr
+
+
+def test_the_pyspark_that_is_installed_is_new_enough() -> None:
+    check_version()

@@ -17,7 +17,7 @@ pytest.importorskip("duckdb")
 import pyarrow as pa
 from pyarrow import parquet
 
-import reaper.pipeline
+from reaper.pipeline import notebook
 from reaper.pipeline.advise.run import Policy, advise
 from reaper.pipeline.read.inputs import Inputs
 from tests.conftest import Ran
@@ -52,8 +52,8 @@ def table(rows: list[tuple[str, float, float]], how: str) -> pa.Table:
 
 def check_advice(session: Any, how: str) -> dict[str, Any]:
     frame = session.createDataFrame(table(list(uses()), how))
-    advised = reaper.pipeline.advise(frame, max_cut=0.05)
-    found: dict[str, Any] = reaper.pipeline.summary(advised)
+    advised = notebook.advise(frame, max_cut=0.05)
+    found: dict[str, Any] = notebook.summary(advised)
     (entry,) = found["listeners"].values()
     assert (entry["connections"], entry["silences"]) == (400, 400 * 30)
     assert entry["silences_ended"] == 400 * 29
@@ -113,7 +113,7 @@ def test_columns_of_a_table_give_what_the_table_gives(spark: Any, tmp_path: Path
 
 def test_what_outlived_its_time_to_live_counts_as_cut(spark: Any) -> None:
     frame = spark.createDataFrame(table(list(uses()), "seconds"))
-    found = reaper.pipeline.summary(reaper.pipeline.advise(frame, max_cut=0.05, timeout_s=60))
+    found = notebook.summary(notebook.advise(frame, max_cut=0.05, timeout_s=60))
     (entry,) = found["listeners"].values()
     assert entry["recommendation"]["timeout_s"] is None
     assert entry["longest_seen_s"] == 60
@@ -122,7 +122,7 @@ def test_what_outlived_its_time_to_live_counts_as_cut(spark: Any) -> None:
 def test_a_row_without_a_key_or_an_instant_is_shown_and_nothing_is_advised(spark: Any) -> None:
     rows = [*uses(), ("broken", 5.0, 4.0)]
     frame = spark.createDataFrame(table(rows, "text"))
-    found = reaper.pipeline.summary(reaper.pipeline.advise(frame, max_cut=0.05))
+    found = notebook.summary(notebook.advise(frame, max_cut=0.05))
     (aside,) = found["quarantined"]
     assert aside["reason"].startswith("1 of 12001 row(s) have no key, no instant, or end before")
     assert (found["result"], found["config"]) == ("inconclusive", {})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .functions import F, Window, answering, here, use
 from .parts import Part
-from .spark import NoSpark, expect, line_of, open_session, together
+from .spark import NoSpark, check_version, expect, line_of, open_session, together
 
 __all__ = [
     "F",
@@ -16,6 +16,7 @@ __all__ = [
     "Part",
     "Window",
     "answering",
+    "check_version",
     "expect",
     "here",
     "line_of",

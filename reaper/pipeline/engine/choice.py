@@ -13,7 +13,7 @@ from typing import Any
 
 from ..places import Place, Remote, files_below
 from . import embedded
-from .spark import NoJava, NoSpark, check_java, open_session
+from .spark import NoSpark, check_java, check_version, open_session
 
 CHOICES = ("auto", "spark", "embedded")
 
@@ -92,8 +92,9 @@ def no_spark() -> str | None:
     if find_spec("pyspark") is None:
         return "PySpark is not installed (pip install 'idle-reaper[spark]')"
     try:
+        check_version()
         check_java()
-    except NoJava as error:
+    except NoSpark as error:
         return str(error)
     return None
 

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 JAVA_LEAST = 17
 """Spark 4 asks for it."""
 
+SPARK_LEAST = (4, 0)
+"""Before it there are no `try_` casts of columns, and the pipeline needs them."""
+
 ROWS_PER_PARTITION = 500_000
 LEAST_PARTITIONS = 4
 """Spark's own 200 partitions cost a small log half a minute of empty tasks."""
@@ -131,6 +134,30 @@ class NoJava(NoSpark):
     """Spark cannot start here. The message is one line that says what to install."""
 
 
+def check_version() -> None:
+    """Make sure that the PySpark of this process is one that the pipeline works with,
+    if there is one.
+
+    Raises:
+        NoSpark: it is older than `SPARK_LEAST`.
+    """
+    try:
+        from pyspark import __version__ as found
+    except ModuleNotFoundError:
+        return  # whoever needs it says so
+    _check_version("PySpark", found)
+
+
+def _check_version(what: str, found: str) -> None:
+    numbers = tuple(map(int, re.findall(r"\d+", found)[:2]))
+    if numbers < SPARK_LEAST:
+        least = ".".join(map(str, SPARK_LEAST))
+        raise NoSpark(
+            f"{what} {found} is too old: the pipeline works with Spark {least} and newer "
+            "(pip install 'idle-reaper[spark]'), or without it (--engine embedded)"
+        )
+
+
 def check_java() -> None:
     """Make sure that Spark would find a Java it can use.
 
@@ -204,6 +231,7 @@ def open_session(
         NoSpark: Spark cannot start here, or does not see the files that this program
             sees.
     """
+    check_version()
     if master is not None and not re.match(
         r"sc://|spark://|k8s://|yarn$|local(-cluster)?(\[.*\])?$", master
     ):
@@ -317,6 +345,8 @@ def _started(
         raise NoSpark(
             f"Spark does not start{f' at {master}' if master else ''}: {line_of(error)}"
         ) from error
+    if remote is not None:
+        _check_version(f"Spark at {remote}", session.version)
     return session
 
 
