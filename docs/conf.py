@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 import reaper  # noqa: E402  (the checkout's own, whatever is installed)
-from reaper.config.pages import PAGES as SETTINGS  # noqa: E402
+from reaper.servers.cards import pages  # noqa: E402
 
 project = "reaper"
 author = "the authors of reaper"
@@ -63,7 +63,7 @@ NAVIGATION = {
     ],
     "Reference": [
         "docs/timeouts",
-        *(f"docs/settings/{name}" for name in SETTINGS),
+        *(f"docs/settings/{name}" for name in pages()),
         "docs/loadgen",
         "docs/journal",
         "docs/pipeline",

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from . import _deprecated
-from .config import pages
 from .config.command import Table, add_commands
 from .config.flags import Parser, add_completion, add_version
 from .deploy import add_commands as add_deploy
@@ -26,15 +25,22 @@ from .journal.command import ABOUT as ABOUT_JOURNAL
 from .journal.command import add_commands as add_journal
 from .policy import reasons
 from .run.command import add_commands as add_run
+from .servers import cards
 from .top.command import add_commands as add_top
 
-TABLES = (
-    Table("reasons", reasons.markdown),  # docs/howto/why-closed.md
-    Table("effects", pages.summary),  # docs/run.md
-    Table("deprecations", _deprecated.markdown),  # docs/stability.md
-    *(Table(f"settings in {name}", partial(pages.page, name)) for name in pages.PAGES),
-)
-"""The tables of pages beside that of all settings."""
+
+def tables() -> tuple[Table, ...]:
+    """The tables of pages beside that of all settings, and of the hook."""
+    from .servers import pages
+
+    return (
+        Table("reasons", reasons.markdown),  # docs/howto/why-closed.md
+        Table("effects", pages.summary),  # docs/run.md
+        Table("servers", pages.servers),  # docs/run.md
+        Table("deprecations", _deprecated.markdown),  # docs/stability.md
+        Table("modules", cards.modules, ("# ", "")),  # reaper/run/hook/sitecustomize.py
+        *(Table(f"settings in {name}", partial(pages.page, name)) for name in cards.pages()),
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -70,7 +76,7 @@ def make_parser(name: str, *, pipeline: bool) -> Parser:
     )
     add_version(parser)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    add_commands(commands, TABLES)
+    add_commands(commands, tables, cards.Names(), lambda name: cards.columns()[name])
     try:
         from .attach.command import add_commands as add_attach
 

@@ -24,18 +24,17 @@ import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from pkgutil import resolve_name
 
 from reaper.foreign import PYTHON, Foreign
+from reaper.servers.cards import cards
 
 ROOT = Path(__file__).resolve().parent.parent
 PLACE = ROOT / "out" / "latest"
 
-PACKAGES = (
-    *("uvicorn", "hypercorn", "gunicorn", "aiohttp", "sanic", "tornado", "twisted", "websockets"),
-    "anyio",
-    *("h2", "hpack", "hyperframe", "wsproto", "httptools", "h11", "uvloop", "trio", "zttp"),
-)
+BELOW = ("h2", "hpack", "hyperframe", "wsproto", "httptools", "h11", "uvloop", "trio", "zttp")
+"""What servers are built on."""
+
+PACKAGES = (*(card.name for card in cards()), *BELOW)
 """What is installed in its newest release."""
 
 ROOMS = ("servers", "run", "adapters", "asyncio", "trio")
@@ -95,11 +94,9 @@ def rows() -> Iterator[str]:
     Python.
     """
     found: dict[str, list[Foreign]] = {}
-    for path in sorted((ROOT / "reaper").rglob("names.py")):
-        module = resolve_name(".".join(path.relative_to(ROOT).with_suffix("").parts))
-        for value in vars(module).values():
-            if isinstance(value, Foreign) and value.package != PYTHON:
-                found.setdefault(value.package, []).append(value)
+    for table in dict.fromkeys(table for card in cards() for table in card.tables):
+        if table.package != PYTHON:
+            found.setdefault(table.package, []).append(table)
     for package, tables in sorted(found.items()):
         lost = sorted({name for table in tables for name in table.missing()})
         if lost:

@@ -9,14 +9,14 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
-from .effects import SERVERS, without_effect
+from .effects import Column, without_effect
 from .flags import add_settings, settings
 from .lint import Finding, lint, room
 from .settings import DEFAULT, OPTIONS, SECTIONS, ReaperConfig, suggest, unknown_variables
@@ -24,9 +24,19 @@ from .settings import DEFAULT, OPTIONS, SECTIONS, ReaperConfig, suggest, unknown
 GOOD, FAILED, UNUSABLE = 0, 1, 2
 
 
-def add_commands(commands: Any, tables: Sequence[Table] = ()) -> None:
+def add_commands(
+    commands: Any,
+    tables: Callable[[], Sequence[Table]] = tuple,
+    servers: Collection[str] = (),
+    column: Callable[[str], Column] | None = None,
+) -> None:
     """Add `check` and `table` to *commands*, argparse's subparsers; each sets `run` to
-    what takes the parsed flags. `table` writes the table of settings, and *tables*.
+    what takes the parsed flags.
+
+    Args:
+        tables: What `table` writes beside the table of settings.
+        servers: What `check --for` may name; looked at when it is named.
+        column: What acts in one of them.
     """
     check = commands.add_parser(
         "check",
@@ -48,20 +58,20 @@ def add_commands(commands: Any, tables: Sequence[Table] = ()) -> None:
         "--for",
         dest="server",
         metavar="SERVER",
-        choices=tuple(SERVERS),
-        help=f"name what is set and does nothing in it: one of {', '.join(SERVERS)}",
+        choices=servers,
+        help="name what is set and does nothing in it: one of %(choices)s",
     )
     add_settings(check, SECTIONS)
-    check.set_defaults(run=_check)
+    check.set_defaults(run=partial(_check, column))
 
     table = commands.add_parser(
         "table", help="write the tables that are generated into Markdown files, between markers"
     )
     table.add_argument("files", metavar="FILE", nargs="+", help="a Markdown file with the markers")
-    table.set_defaults(run=partial(_table, (SETTINGS, *tables)))
+    table.set_defaults(run=partial(_table, tables))
 
 
-def _check(parsed: argparse.Namespace) -> int:
+def _check(column: Callable[[str], Column] | None, parsed: argparse.Namespace) -> int:
     try:
         config = ReaperConfig.load(
             parsed.file or os.environ.get("REAPER_CONFIG"), overrides=settings(parsed)
@@ -84,7 +94,7 @@ def _check(parsed: argparse.Namespace) -> int:
         *lint(config),
         *room(config, _descriptors()),
         *_variables(),
-        *_vain(config, parsed.server),
+        *([] if column is None or not parsed.server else _vain(config, column(parsed.server))),
     ]
     failed = any(finding.severity == "error" for finding in findings)
     shown = [
@@ -104,14 +114,13 @@ def _descriptors() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-def _vain(config: ReaperConfig, server: str | None) -> list[Finding]:
-    """A warning for each setting that does nothing in *server*; None: none was
-    named.
-    """
-    found = without_effect(config, [server] if server else [])
+def _vain(config: ReaperConfig, server: Column) -> list[Finding]:
+    """A warning for each setting that does nothing in *server*."""
     return [
-        Finding("warning", path, f"no effect in {server}" + (f"; instead: {but}" if but else ""))
-        for path, but in found.items()
+        Finding(
+            "warning", path, f"no effect in {server.name}" + (f"; instead: {but}" if but else "")
+        )
+        for path, but in without_effect(config, server).items()
     ]
 
 
@@ -162,7 +171,8 @@ def _as_text(config: ReaperConfig, shown: list[str], findings: list[Finding], fa
     return "\n".join(lines)
 
 
-def _table(tables: Sequence[Table], parsed: argparse.Namespace) -> int:
+def _table(others: Callable[[], Sequence[Table]], parsed: argparse.Namespace) -> int:
+    tables = (SETTINGS, *others())
     for name in parsed.files:
         path = Path(name)
         try:
@@ -171,7 +181,7 @@ def _table(tables: Sequence[Table], parsed: argparse.Namespace) -> int:
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             print(
-                f"{name}: {why}: expected a Markdown file with the markers of a table",
+                f"{name}: {why}: expected a file with the markers of a table",
                 file=sys.stderr,
             )
             return UNUSABLE
@@ -211,21 +221,26 @@ class Table:
 
     Attributes:
         name: What the markers call it.
-        write: Returns it as Markdown, which ends with a line feed.
+        write: Returns it as Markdown, or in the language of its file; it ends with a
+            line feed.
+        marks: What stands around what a marker says, as comments of that language have
+            it.
     """
 
     name: str
     write: Callable[[], str]
+    marks: tuple[str, str] = ("<!-- ", " -->")
 
     @property
     def begin(self) -> str:
         """The line before the table."""
-        return f"<!-- {self.name}: written by `python -m reaper table`, do not edit -->"
+        text = f"{self.name}: written by `python -m reaper table`, do not edit"
+        return text.join(self.marks)
 
     @property
     def end(self) -> str:
         """The line after the table."""
-        return f"<!-- end of {self.name} -->"
+        return f"end of {self.name}".join(self.marks)
 
 
 SETTINGS = Table("settings", markdown)

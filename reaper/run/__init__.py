@@ -18,7 +18,7 @@ process:
                     makes way for the program's own.
     3. hooks        gunicorn imports `gunicorn.config`: the finder imports the rest of
                     this room and has it called back when that module is loaded.
-    4. servers      lists what is changed in which module: here
+    4. servers      gunicorn's card lists what is changed in which module: here
                     `servers.gunicorn.changes` changes `Config.worker_class` and
                     `Worker.init_process`, in the master.
     5. fork(2)      a worker that the master forks has the changed class already. (A

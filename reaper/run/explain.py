@@ -21,12 +21,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ..config.durations import format_duration
-from ..config.effects import EFFECTS, said, without_effect
+from ..config.effects import said, without_effect
 from ..config.settings import ReaperConfig
 from ..errors import one_line
-from ..servers.guest import Guest
+from ..servers.cards import cards
 from . import report
-from .servers import SERVERS
 from .watcher import asked, outside_text
 
 ASK = """
@@ -127,7 +126,7 @@ def explain(program: str, command: Sequence[str], config: ReaperConfig, *, insid
     python = interpreter_of(program, command)
     if python is None:
         return f"{command[0]} is no Python program\nwhat it listens on is {outside}"
-    names = list(dict.fromkeys(server.name + "?" * server.library for server in SERVERS))
+    names = [card.name + "?" * card.library for card in cards()]
     try:
         done = subprocess.run(
             [*python, "-c", ASK, *meant(program, command), *names],
@@ -191,22 +190,22 @@ def inside_lines(
     """A line for each server of *names*: its version in *found*, and the limits that
     would hold.
     """
-    servers: dict[str, Guest] = {server.name: server for server in SERVERS}
+    known = {card.name: card for card in cards()}
     for name in names:
-        server = servers[name]
+        card = known[name]
         own = {
-            key: where for key, where in server.own.items() if not asked(config, f"timeouts.{key}")
+            key: where for key, where in card.own.items() if not asked(config, f"timeouts.{key}")
         }
-        holds = server.in_force(config)
+        holds = card.in_force(config)
         limits = {key: value for key, value in holds.items() if key not in own}
         text = report.limits_text(limits) + "".join(
             f", {key} as {name} has it ({where})" for key, where in own.items()
         )
-        note = f" ({server.note})" if server.note else ""
-        yield f"{name} {found[name]} (tested: {server.needs[0].range}) is guarded from inside{note}: {text}"
-        kinds = [kind for each in SERVERS if each.name == name for kind in each.kinds]
-        if any(kind in EFFECTS["timeouts.stream_ping"].acts for kind in kinds):
+        note = f" ({card.note})" if card.note else ""
+        tested = card.needs[0].range
+        yield f"{name} {found[name]} (tested: {tested}) is guarded from inside{note}: {text}"
+        if any("timeouts.stream_ping" in kind.acts for kind in card.kinds):
             yield from streams_lines(config)
-        for kind in dict.fromkeys(kinds):
-            if vain := said(without_effect(config, [kind])):
-                yield f"  {kind}: {vain}"
+        for kind in card.kinds:
+            if vain := said(without_effect(config, kind)):
+                yield f"  {kind.name}: {vain}"

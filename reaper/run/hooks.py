@@ -2,8 +2,8 @@
 it starts.
 
 `hook/sitecustomize.py` imports this when the program imports the first of the servers.
-The modules that are waited for are named in `servers`; the import of any other costs
-one look into a dict.
+The modules that are waited for are named by the cards of the servers; the import of any
+other costs one look into a dict.
 
 What a guest may change here: `sys.meta_path` gets a finder, and the loader of a module
 that is waited for has another `exec_module` until that has returned.
@@ -20,10 +20,10 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, cast
 
+from ..servers.cards import cards
 from ..servers.factories import UVLOOP, on_uvloop
-from ..servers.guest import Guest, around
+from ..servers.guest import Visit, around
 from . import report
-from .servers import SERVERS
 
 Callback = Callable[[ModuleType], object]
 TCP = (socket.AF_INET, socket.AF_INET6)
@@ -80,15 +80,16 @@ def _then(loader: Any, name: str, callback: Callback) -> None:
 
 
 def begin() -> AfterImport:
-    """Wait for the servers of `servers.SERVERS` from now on, and change those that are
+    """Wait for the servers that have a card from now on, and change those that are
     imported.
 
     Called once per process, by `hook/sitecustomize.py`. Returns the finder that waits.
     """
     waiting: dict[str, Callback] = {}
     how = os.environ.get(report.RUN)
-    for server in SERVERS:
-        waiting[server.module] = _guard(server, strict=how != report.LENIENT)
+    for card in cards():
+        visit = Visit(card, report, strict=how != report.LENIENT)
+        waiting |= dict.fromkeys(card.changes, visit.guard)
     waiting[UVLOOP] = on_uvloop
     if how == report.STRICT_INSIDE:
         waiting["socket"] = refuse_strangers
@@ -99,10 +100,6 @@ def begin() -> AfterImport:
             finder.forget(name)
             waiting[name](loaded)
     return finder
-
-
-def _guard(server: Guest, *, strict: bool) -> Callback:
-    return lambda module: server.guard(module, report, strict=strict)
 
 
 def refuse_strangers(module: ModuleType) -> None:
@@ -116,7 +113,7 @@ def refuse_strangers(module: ModuleType) -> None:
     @around(module.socket, "listen")
     def listen(method: Any) -> Any:
         def instead(self: Any, *arguments: Any) -> Any:
-            if self.family in TCP and not any(server.is_there for server in SERVERS):
+            if self.family in TCP and not any(card.is_there for card in cards()):
                 where = report.address(self.getsockname())
                 report.refuse(
                     f"what listens on {where} cannot be guarded from inside: no server that is known"

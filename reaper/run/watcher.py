@@ -31,6 +31,7 @@ from typing import Any
 from ..config.effects import said, without_effect
 from ..config.settings import DEFAULT, Attach, ReaperConfig
 from ..errors import NotInstalled, needs, one_line, printable
+from ..servers.readers import OUTSIDE
 from . import report
 from .channel import ADDRESS, Ears
 
@@ -113,7 +114,7 @@ def outside_text(config: ReaperConfig, *, defers: bool = False) -> str:
         text += "; first_byte cannot hold: its socket has TCP_DEFER_ACCEPT"
     if asked(config, "timeouts.keep_alive") and not asked(config, "timeouts.idle"):
         text += "; keep_alive holds inside only: outside give --idle"
-    vain = without_effect(config, ["outside"])
+    vain = without_effect(config, OUTSIDE)
     vain.pop("timeouts.keep_alive", None)
     return f"{text}; {said(vain)}" if vain else text
 

@@ -3,6 +3,8 @@ ask for it.
 
 In a room:
 
+    card            all that there is to say of the server: its kinds, what acts in
+                    each, names and modules, its page; tables and lists are made of it
     names           the private names of the server that are used, and its tested
                     versions
     changes         what `reaper run` changes in it; imports nothing of the server
@@ -12,7 +14,12 @@ In a room:
 
 All rooms share what lies beside them, and none knows another:
 
-    guest           a guest: what is changed, in which versions, and by which names
+    cards           finds the card of each room
+    guest           what a card says, and a guest: what is changed, in which versions,
+                    and by which names
+    abilities       what a guard can do in a server, and the settings that act by it
+    readers         who reads the settings beside the servers of others
+    pages           the tables of the pages, written from the cards
     polled          a server that is asked, when a connection is due, whose turn it is
     factories       a server that gives asyncio a protocol factory
     http2           streams of HTTP/2

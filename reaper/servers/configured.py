@@ -14,6 +14,7 @@ from typing import Any
 from ..config.effects import said, without_effect
 from ..config.settings import DEFAULT, ReaperConfig
 from ..policy import lifespan
+from . import cards
 
 KEEP_ALIVE = ReaperConfig().timeouts.keep_alive
 """The default of `timeouts.keep_alive`, in seconds."""
@@ -82,9 +83,9 @@ def ages(config: ReaperConfig) -> Callable[[], float]:
 
 def warn(config: ReaperConfig, server: str, log: Any) -> None:
     """Log one line: what *config* sets, and which settings do nothing in *server*, a
-    name of `config.effects`. `reaper run` says that itself, so below it nothing is
-    logged.
+    kind of a card. `reaper run` says that itself, so below it nothing is logged.
     """
-    vain = said(without_effect(config, [server]))
-    if vain and not os.environ.get("REAPER_RUN"):
+    if os.environ.get("REAPER_RUN"):
+        return
+    if vain := said(without_effect(config, cards.column(server))):
         log.warning("reaper: %s", vain)

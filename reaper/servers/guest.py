@@ -2,13 +2,14 @@
 and which versions were tested.
 
 One rule: *nothing is changed unless every name is there*: of the server, and of what it
-is built on. A server that lacks one of them is left alone, and a line says so;
+is built on. The unit is the server: all its names are looked up before the first of its
+modules is changed. A server that lacks one of them is left alone, and a line says so;
 `--strict` ends the program with status 2 instead. An exception in here never reaches
-the program.
+the program, and what had been changed is changed back.
 
-A room of `reaper.servers` has its names in `names.py`, and declares its guests in
-`changes.py`, which imports nothing of the server until the program has.
-`reaper.run.servers` lists them all.
+A room of `reaper.servers` has its names in `names.py`, what it changes in `changes.py`,
+and a `Card` in `card.py` that says all the rest of it; none of them imports anything of
+the server until the program has. `cards` finds them.
 
 Many programs import a library and never serve by it. They are left in peace: before the
 program has the library listen, no name is looked up, and nothing is said or refused.
@@ -21,9 +22,9 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
-from ..config.effects import said, without_effect
+from ..config.effects import Column, said, without_effect
 from ..config.settings import DEFAULT, ReaperConfig
 from ..errors import one_line
 from ..foreign import Foreign, missing, untested
@@ -33,17 +34,17 @@ PACKAGE = __name__.partition(".")[0]
 imported it.
 """
 
-HTTP = ("first_byte", "headers", "body", "keep_alive", "write", "tunnel", "vanished")
-"""The timeouts that hold for an HTTP server."""
-SOCKETS = ("tunnel", "vanished")
-"""The timeouts that hold for a server of WebSockets and nothing else."""
-PLAIN = ("idle", "write", "vanished")
-"""The timeouts that hold for a server of plain bytes, whose protocol nobody knows; for
-`idle` see `silence`.
-"""
+SHOWN = ("idle", "first_byte", "headers", "body", "keep_alive", "write", "tunnel", "vanished")
+"""The timeouts that are named where a server listens, if they act in it."""
 
 SERVING: set[str] = set()
-"""The modules of the libraries that have been asked to listen in this process."""
+"""The libraries that have been asked to listen in this process."""
+
+_made: list[tuple[Any, str, Any]] | None = None
+"""What a guest has changed so far: whose name, and what stood there; `_NOTHING`: it was
+inherited. None: no guest is at work.
+"""
+_NOTHING = object()
 
 Around = Callable[[Any, str], Callable[[Callable[[Any], Any]], None]]
 """As `around`."""
@@ -82,47 +83,71 @@ class Host(Protocol):
 
 
 @dataclass(frozen=True)
-class Guest:
-    """What is changed in one module of a server.
+class Kind(Column):
+    """One kind of a server, such as one of its workers or loops.
 
     Attributes:
-        needs: The names that are used, of the server, which is first, and of the
-            packages below it. Nothing is changed unless all of them are there.
-        module: `change` is called when the program has imported this module.
-        change: Makes the change; called with the module, and with what it may say of
-            the server. None: the names are read, and nothing is changed.
-        limits: The timeouts that hold afterwards.
-        own: Timeouts that stay the server's own unless the settings have them, and
-            where the server takes them from.
-        columns: Its kinds in `config.effects`; empty: its own name.
-        note: Which of its kinds are guarded, for people; empty: all.
-        library: Whether programs import its module that do not serve by it. Then
-            `change` is called before a name is looked up, may wrap only what the
-            package has promised, and calls `Visit.serves` and `Visit.fits` there.
+        name: Begins with the name of the room.
+        needs: The names that this kind needs beside those of its server.
+        called: What follows the server's name where this kind does not fit, such as
+            `'s ThreadWorker`.
+        starts: The command that starts it, with `{asgi}` or `{wsgi}` for an
+            application and `{port}`; empty: programs import it.
     """
 
+    needs: tuple[Foreign, ...] = ()
+    called: str = ""
+    starts: str = ""
+
+
+class Change(NamedTuple):
+    """What is done when the program has imported a module.
+
+    Attributes:
+        make: Makes the change; called with the module, and with what it may say of the
+            server.
+        kind: The kind that is changed there; empty: all kinds.
+    """
+
+    make: Callable[[ModuleType, Visit], None]
+    kind: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """All that is to be said of a server, for the rest of reaper.
+
+    Attributes:
+        title: Its name, for people.
+        needs: The names that every kind of it needs, of the server, which is first, and
+            of the packages below it. Nothing is changed unless all of them are there.
+        kinds: Its kinds, and what acts in each; the first is meant where none is named.
+        changes: What is changed, by the module that the program imports.
+        done: What that is, for people, in a cell of a table.
+        page: Its page in docs/settings/.
+        family: Servers of one family share a column of the table in docs/run.md; empty:
+            it has its own.
+        own: Timeouts that stay the server's own unless the settings have them, and
+            where the server takes them from.
+        note: Which of its kinds are guarded, for people; empty: all.
+        below: The packages beside its own that the modules of its room import at their
+            top.
+        library: Whether programs import it that do not serve by it. Then a change is
+            made before a name is looked up, may wrap only what the package has
+            promised, and calls `Visit.serves` and `Visit.fits` there.
+    """
+
+    title: str
     needs: tuple[Foreign, ...]
-    module: str
-    change: Callable[[ModuleType, Visit], None] | None
-    limits: tuple[str, ...] = HTTP
+    kinds: tuple[Kind, ...]
+    changes: Mapping[str, Change]
+    done: str
+    page: str
+    family: str = ""
     own: Mapping[str, str] = field(default_factory=dict)
-    columns: tuple[str, ...] = ()
     note: str = ""
+    below: tuple[str, ...] = ()
     library: bool = False
-
-    def guard(self, module: ModuleType, host: Host, *, strict: bool) -> None:
-        """Change *module*, which has just been imported.
-
-        Raises:
-            SystemExit: it does not fit, and *strict* is set.
-        """
-        visit = Visit(self, host, strict)
-        try:
-            fits = self.library or visit.fits(self.needs)
-            if fits and self.change is not None:
-                self.change(module, visit)
-        except Exception as error:  # the program goes on without us
-            visit.misfit(f"{type(error).__name__}: {one_line(error)}")
 
     @property
     def name(self) -> str:
@@ -130,21 +155,37 @@ class Guest:
         return self.needs[0].package
 
     @property
-    def kinds(self) -> tuple[str, ...]:
-        """Its names in `config.effects`."""
-        return self.columns or (self.name,)
+    def tables(self) -> tuple[Foreign, ...]:
+        """The names that it and all its kinds need."""
+        every = (*self.needs, *(table for kind in self.kinds for table in kind.needs))
+        return tuple(dict.fromkeys(every))
 
     @property
     def is_there(self) -> bool:
-        """Whether the program serves by it, as far as is known: it has imported the
-        module. A library must also have listened.
+        """Whether the program serves by it, as far as is known: it has imported a
+        module that is changed. A library must also have listened.
         """
-        return self.module in (SERVING if self.library else sys.modules)
+        return (
+            self.name in SERVING
+            if self.library
+            else not sys.modules.keys().isdisjoint(self.changes)
+        )
+
+    def kind(self, name: str = "") -> Kind:
+        """The kind *name*; empty: the first."""
+        return next(each for each in self.kinds if name in ("", each.name))
+
+    def limits(self, config: ReaperConfig) -> tuple[str, ...]:
+        """The timeouts that are named where it listens."""
+        acts = [name for name in SHOWN if f"timeouts.{name}" in self.kinds[0].acts]
+        if "idle" not in acts:
+            return tuple(acts)
+        # Of these two, one holds.
+        return (silence(config), *(name for name in acts if name not in ("idle", "tunnel")))
 
     def in_force(self, config: ReaperConfig) -> dict[str, float]:
-        """The timeouts that hold in it by *config*, in seconds; 0: none."""
-        names = (silence(config) if name == "idle" else name for name in self.limits)
-        return {name: getattr(config.timeouts, name) for name in names}
+        """Those timeouts by *config*, in seconds; 0: none."""
+        return {name: getattr(config.timeouts, name) for name in self.limits(config)}
 
     def __str__(self) -> str:
         return str(self.needs[0])
@@ -152,39 +193,70 @@ class Guest:
 
 @dataclass(frozen=True)
 class Visit:
-    """A guest in a program: what it may ask, and what it reports of its server.
+    """A guest in a program: what it may ask, and what it reports of its server. There
+    is one for each card.
 
     Attributes:
-        guest: Whose visit it is.
+        card: Whose visit it is.
         host: Who has let it in.
         strict: Whether the program is ended where the server does not fit, or was not
             tested.
     """
 
-    guest: Guest
+    card: Card
     host: Host
     strict: bool
-    _known: dict[tuple[Foreign, ...], str] = field(default_factory=dict)
+    _known: dict[tuple[Foreign, ...], bool] = field(default_factory=dict)
 
-    def fits(self, needs: tuple[Foreign, ...], kind: str = "") -> bool:
-        """Whether all names of *needs* are there. If not, each call says so, of this
-        *kind* of the server. They are looked up once.
+    def guard(self, module: ModuleType) -> None:
+        """Change *module*, which has just been imported.
+
+        Raises:
+            SystemExit: the server does not fit, and `strict` is set.
+        """
+        global _made
+        change = self.card.changes[module.__name__]
+        _made = []
+        try:
+            if self.card.library or self.fits(change.kind):
+                change.make(module, self)
+        except Exception as error:  # the program goes on without us
+            for kind, name, had in reversed(_made):
+                if had is _NOTHING:
+                    delattr(kind, name)
+                else:
+                    setattr(kind, name, had)
+            self.misfit(f"{type(error).__name__}: {one_line(error)}")
+        finally:
+            _made = None
+
+    def fits(self, kind: str = "", *more: Foreign) -> bool:
+        """Whether all names are there that this *kind* of the server needs, and those
+        of *more*. They are looked up once; if some are not, the first call says so.
 
         Raises:
             SystemExit: they are not, or a package was not tested, and `strict` is set.
         """
+        if not self._has(self.card.needs):
+            return False
+        if not kind:
+            return True
+        meant = self.card.kind(kind)
+        return self._has((*meant.needs, *more), meant.called)
+
+    def _has(self, needs: tuple[Foreign, ...], called: str = "") -> bool:
         if needs not in self._known:
-            why = missing(needs, self.guest.name)
+            why = missing(needs, self.card.name)
             if not why and self.strict:
-                why = untested(needs, self.guest.name)
-            self._known[needs] = why
-        if why := self._known[needs]:
-            self.misfit(why, kind)
-        return not why
+                why = untested(needs, self.card.name)
+            self._known[needs] = not why
+            if why:
+                self.misfit(why, called)
+        return self._known[needs]
 
     def serves(self) -> None:
         """Note that the program is about to have the library listen."""
-        SERVING.add(self.guest.module)
+        SERVING.add(self.card.name)
 
     def misfit(self, why: str, kind: str = "") -> None:
         """Report that the server, or this *kind* of it, does not fit, because of *why*.
@@ -193,33 +265,33 @@ class Visit:
             SystemExit: `strict` is set.
         """
         if self.strict:
-            self.host.refuse(f"{self.guest}{kind} does not fit: {why}")
+            self.host.refuse(f"{self.card}{kind} does not fit: {why}")
         self.left_alone(why, kind)
 
     def listens(
-        self, sockets: Iterable[Any], column: str = "", keep_alive: float | None = None
+        self, sockets: Iterable[Any], kind: str = "", keep_alive: float | None = None
     ) -> None:
         """Say that the server listens on *sockets*, guarded, and what is set and does
         nothing in it.
 
         Args:
             sockets: Its listening sockets.
-            column: Which of its `kinds` it is; empty: the first.
+            kind: Which of its kinds it is; empty: the first.
             keep_alive: The server's own, in seconds, which holds unless ours is set;
                 None if it has none.
         """
         config = self.host.load()
-        limits = self.guest.in_force(config)
+        limits = self.card.in_force(config)
         if keep_alive is not None and not self.host.is_set("keep_alive"):
             limits["keep_alive"] = keep_alive
-        vain = said(without_effect(config, [column or self.guest.kinds[0]]))
-        self.host.guarded(str(self.guest), sockets, limits, vain)
+        vain = said(without_effect(config, self.card.kind(kind)))
+        self.host.guarded(str(self.card), sockets, limits, vain)
 
     def left_alone(self, why: str, kind: str = "") -> None:
         """Say that the server, or this *kind* of it, is not guarded, because of
         *why*.
         """
-        self.host.left_alone(f"{self.guest}{kind}", why)
+        self.host.left_alone(f"{self.card}{kind}", why)
 
 
 def around(kind: Any, name: str) -> Callable[[Callable[[Any], Any]], None]:
@@ -232,6 +304,8 @@ def around(kind: Any, name: str) -> Callable[[Callable[[Any], Any]], None]:
 
     def decorate(instead_of: Callable[[Any], Any]) -> None:
         method = getattr(kind, name)
+        if _made is not None:
+            _made.append((kind, name, vars(kind).get(name, _NOTHING)))
         setattr(kind, name, functools.wraps(method)(instead_of(method)))
 
     return decorate

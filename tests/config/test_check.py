@@ -10,22 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reaper.__main__ import TABLES, main
+from reaper.__main__ import main, tables
 from reaper.config import OPTIONS, ReaperConfig
 from reaper.config.balancers import BALANCERS
 from reaper.config.command import SETTINGS, rewrite
 from reaper.config.durations import format_duration
 from reaper.config.flags import _joined
 from reaper.config.lint import COARSE_SHARE, GOOD_SHARE, IDLE_KEYS, Finding, lint, room
-from reaper.config.pages import PAGES
 from reaper.config.settings import applied, changes
 from reaper.driver.driver import LONGEST_SLICE, REAPS_PER_SLICE, SECONDS_PER_REAP
+from reaper.servers.cards import pages as settings_pages
 
 if TYPE_CHECKING:
     from tests.conftest import Ran
 
 ROOT = Path(__file__).parent.parent.parent
-REASONS, EFFECTS, DEPRECATIONS, *OF_SERVERS = TABLES
+REASONS, EFFECTS, SERVERS, DEPRECATIONS, MODULES, *OF_SERVERS = tables()
+HOOK = "reaper/run/hook/sitecustomize.py"
 
 
 @pytest.fixture(autouse=True)
@@ -339,14 +340,16 @@ def test_what_is_no_file_has_no_table(tmp_path: Path, call: Ran) -> None:
 def test_the_documentation_has_not_drifted() -> None:
     pages = {
         path: path.read_text(encoding="utf-8")
-        for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
+        for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / HOOK)
     }
     for table, page in (
         (SETTINGS, "docs/timeouts.md"),
         (REASONS, "docs/howto/why-closed.md"),
         (EFFECTS, "docs/run.md"),
+        (SERVERS, "docs/run.md"),
+        (MODULES, HOOK),
         (DEPRECATIONS, "docs/stability.md"),
-        *zip(OF_SERVERS, (f"docs/settings/{name}.md" for name in PAGES), strict=True),
+        *zip(OF_SERVERS, (f"docs/settings/{name}.md" for name in settings_pages()), strict=True),
     ):
         showing = {path: text for path, text in pages.items() if table.begin in text}
         assert ROOT / page in showing

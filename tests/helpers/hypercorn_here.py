@@ -21,7 +21,8 @@ from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.protocol.http_stream import HTTPStream
 
 from reaper.run import report
-from reaper.run.servers import SERVERS
+from reaper.servers.cards import card_of
+from reaper.servers.guest import Visit
 from reaper.servers.hypercorn.application import OWN_KEEP_ALIVE
 from scripts.serving import PATIENCE
 
@@ -91,11 +92,10 @@ def changed(kind: str) -> Iterator[None]:
     """
     before = {each: dict(vars(each)) for each in CHANGED}
     module = FLAVOURS[kind]
-    (server,) = (each for each in SERVERS if each.module == module.__name__)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report, "_say", lambda message, text: None)
         try:
-            server.guard(module, report, strict=True)
+            Visit(card_of("hypercorn"), report, strict=True).guard(module)
             yield
         finally:
             for each, had in before.items():

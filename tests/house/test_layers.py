@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from reaper.servers.cards import rooms
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 CORE = {"errors", "core"}
@@ -44,13 +46,15 @@ ARROWS = {
     "doctor": PARTS - {"testing"} | {"attach"},
     "run": ADAPTER | {"attach", "servers"},
     "__main__": PARTS - {"testing"}
-    | {"_deprecated", "attach", "deploy", "doctor", "pipeline", "policy", "run", "top"},
+    | {"_deprecated", "attach", "deploy", "doctor", "pipeline", "policy", "run", "servers", "top"},
     "pipeline": {"errors", "journal", "config", "html"},
 }
 """The rooms of `reaper/`, and the rooms each may import."""
 
 SHARED = {
     "abandoned",
+    "abilities",
+    "cards",
     "configured",
     "factories",
     "goodbye",
@@ -64,19 +68,17 @@ SHARED = {
     "workers",
 }
 SERVERS: dict[str, Collection[str]] = {
-    **dict.fromkeys(["configured", "goodbye", "guest", "http2", "pings", "turns", "workers"], ()),
+    **dict.fromkeys(["goodbye", "guest", "http2", "pings", "turns", "workers", "abilities"], ()),
+    "readers": {"abilities"},
+    "cards": {"guest", "readers"},
+    "pages": {"cards", "guest", "readers"},
+    "configured": {"cards"},
     "streams": {"goodbye", "pings", "turns"},
     "abandoned": {"streams"},
     "polled": {"configured", "goodbye"},
     "metrics": {"workers"},
     "factories": {"guest"},
-    **dict.fromkeys(
-        [
-            *("uvicorn", "gunicorn", "hypercorn", "aiohttp"),
-            *("sanic", "tornado", "twisted", "websockets", "anyio"),
-        ],
-        SHARED,
-    ),
+    **dict.fromkeys(rooms(), SHARED),
 }
 """The rooms of `reaper/servers/` likewise: no server's room knows another's."""
 
@@ -161,35 +163,21 @@ FRAMEWORKS = {
         "rich",
         "uvloop",
     ),
-    *(
-        "uvicorn",
-        "gunicorn",
-        "aiohttp",
-        "websockets",
-        "hypercorn",
-        "httptools",
-        "starlette",
-        "django",
-        "anyio",
-        "zttp",
-    ),
+    *("starlette", "django", *rooms(), *(name for card in rooms().values() for name in card.below)),
 }
 ASYNCIO = {"asyncio", "uvloop"}
 MAY = {
     "trio": {"trio"},
     "asyncio": ASYNCIO,
     "servers": ASYNCIO,
-    "servers.uvicorn": {*ASYNCIO, "uvicorn", "httptools", "h11", "zttp"},
-    "servers.gunicorn": {*ASYNCIO, "gunicorn", "uvicorn", "uvicorn_worker"},
-    "servers.hypercorn": {*ASYNCIO, "hypercorn"},
+    **{
+        name: {*ASYNCIO, room, *card.below}
+        for room, card in rooms().items()
+        for name in (f"servers.{room}", room)  # the room, and its door if it has one
+    },
     "servers.hypercorn.trio": {"trio"},
     "servers.hypercorn.trio_overload": {"trio"},
     "servers.hypercorn.trio_application": {"trio"},
-    "servers.aiohttp": {*ASYNCIO, "aiohttp"},
-    "servers.websockets": {*ASYNCIO, "websockets"},
-    **{name: {*ASYNCIO, name} for name in ("uvicorn", "gunicorn", "aiohttp", "websockets")},
-    "gunicorn": {*ASYNCIO, "gunicorn", "uvicorn"},  # its worker is uvicorn's
-    "uvicorn": {*ASYNCIO, "uvicorn", "zttp"},  # its HTTP/2 is zttp's
     "testing": {"trio", "asyncio"},
     "journal": {"pyarrow"},
     "policy": {"psutil"},
@@ -333,7 +321,10 @@ def named(arrows: dict[str, Collection[str]]) -> set[str]:
 @pytest.mark.parametrize(
     ("package", "rooms"),
     [
-        ("reaper", {*named(ARROWS), *(name.partition(".")[0] for name in MAY)}),
+        (
+            "reaper",
+            {*named(ARROWS), *(name.partition(".")[0] for name in MAY if name not in rooms())},
+        ),
         ("reaper.servers", named(SERVERS)),
         ("reaper.pipeline", named(PIPELINE)),
         ("loadgen", named(LOADGEN)),
@@ -364,8 +355,8 @@ def test_no_arrow_is_hidden_in_a_string(path: Path) -> None:
             (module,) = node.args
             if name_of(path) == "reaper.pipeline.engine.functions":
                 continue  # it chooses between the two engines beside it
-            if name_of(path) == "reaper.foreign":
-                continue  # what its tables name is nobody's of the checkout: test_foreign.py
+            if name_of(path) == "reaper.servers.cards":
+                continue  # it finds the rooms beside it
             assert isinstance(module, ast.Constant), ast.unparse(node)
             assert str(module.value).partition(".")[0] not in {*TREE, "tests", ""}, ast.unparse(
                 node

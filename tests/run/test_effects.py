@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from reaper.config.effects import ASKED, EFFECTS, GUARDED, INSIDE_HTTP, SERVERS, UVICORN
+from reaper.servers.cards import cards, columns
 from scripts.programs.trial import APPS
 from scripts.serving import Server, free_port
 from tests.helpers import traced
@@ -32,7 +32,6 @@ pytestmark = pytest.mark.slow
 
 PYTHON = sys.executable
 APP = "tests.helpers.asgi:application"
-GUNICORN = [PYTHON, "-m", "gunicorn", "--no-control-socket"]
 HTTP2 = ["--http-protocols", "h1,h2", "--http2-cleartext", "prior-knowledge"]
 PROGRAMS = [PYTHON, str(APPS / "programs.py")]
 RUN = [PYTHON, "-m", "reaper", "run"]
@@ -71,23 +70,25 @@ class Watched:
     environment: dict[str, str] = field(default_factory=dict)
 
 
+def commands(starts: str) -> list[list[str]]:
+    """The words of a card that start a server, without the port at their end."""
+    words = starts.format(asgi=APP, wsgi="tests.helpers.wsgi:application", port="").split(" ")
+    program, *rest = (word for word in words if word not in ("", "127.0.0.1:"))
+    more = {"gunicorn": ["--no-control-socket"], "uvicorn": ["--timeout-keep-alive", "30"]}
+    command = [PYTHON, "-m", program, *more.get(program, []), *rest]
+    if "--threads" in words or "asgi" in words:
+        return [[*command[:-1], *HTTP2, "-b"], command]
+    if program == "uvicorn":
+        return [[*command[:-1], "--http", http, "--port"] for http in ("httptools", "h11")]
+    return [command]
+
+
 WATCHED = {
-    "uvicorn": Watched(
-        [
-            [PYTHON, "-m", "uvicorn", APP, "--http", http, "--timeout-keep-alive", "30", "--port"]
-            for http in ("httptools", "h11")
-        ]
-    ),
-    "gunicorn-uvicorn": Watched([[*GUNICORN, APP, "-k", "uvicorn.workers.UvicornWorker", "-b"]]),
-    "gunicorn-asgi": Watched([[*GUNICORN, *more, APP, "-k", "asgi", "-b"] for more in (HTTP2, [])]),
-    "gunicorn-gthread": Watched(
-        [
-            [*GUNICORN, *more, "tests.helpers.wsgi:application", "--threads", "60", "-b"]
-            for more in (HTTP2, [])
-        ]
-    ),
-    "hypercorn": Watched([[PYTHON, "-m", "hypercorn", APP, "-b"]]),
-    "hypercorn-trio": Watched([[PYTHON, "-m", "hypercorn", APP, "-k", "trio", "-b"]]),
+    kind.name: Watched(commands(kind.starts))
+    for card in cards()
+    for kind in card.kinds
+    if kind.starts
+} | {
     "aiohttp": Watched(
         [
             [PYTHON, "-m", "scripts.stops.app_aiohttp"],
@@ -96,7 +97,6 @@ WATCHED = {
     ),
     "sanic": Watched([[*PROGRAMS, "sanic"]]),
     "tornado": Watched([[*PROGRAMS, "tornado"]]),
-    "twisted": Watched([[PYTHON, "-m", "daphne", APP, "-p"]]),
     "websockets": Watched([[PYTHON, "-m", "tests.helpers.traced"]]),
     "anyio": Watched([["env", "REAPER_TIMEOUTS_IDLE=60s", *ANYIO], ANYIO]),
     "outside": Watched(
@@ -106,17 +106,22 @@ WATCHED = {
     "http": Watched([[*EXAMPLE, "http", "--workers", "1", "--port"]]),
     "echo": Watched([[*EXAMPLE, "echo", "--workers", "1", "--port"]]),
 }
+"""Those that a command of their own starts are started by their card's."""
 
+OF_HTTP = [kind.name for card in cards() for kind in card.kinds if "timeouts.headers" in kind.acts]
 IN_VAIN: dict[str, tuple[str, str]] = {
     "timeouts.idle": (
-        f"{INSIDE_HTTP} websockets http",
+        f"{' '.join(OF_HTTP)} websockets http",
         "the reaper's own default, for connections that are watched without a limit of their own",
     ),
     "limits.max_connections": (
         "tornado twisted websockets anyio echo",
         "the reaper knows it, and nobody asks the reaper before a connection is served",
     ),
-    "limits.max_requests": (UVICORN, "the policy counts, and uvicorn does not ask it"),
+    "limits.max_requests": (
+        "uvicorn gunicorn-uvicorn",
+        "the policy counts, and uvicorn does not ask it",
+    ),
     **dict.fromkeys(
         [f"limits.min_{way}_{what}" for way in ("in", "out") for what in ("rate", "grace")],
         ("hypercorn-trio", "the policy makes the allowance, and no sweep charges it"),
@@ -234,7 +239,7 @@ def is_attached(server: Server) -> None:
 
 def acting(name: str) -> set[str]:
     """The settings that act in the server *name*, by the table."""
-    return {path for path, effect in EFFECTS.items() if name in effect.acts}
+    return set(columns()[name].acts)
 
 
 def read_by(name: str, tmp_path: Path, certificate: tuple[str, str]) -> tuple[set[str], list[int]]:
@@ -316,8 +321,7 @@ def test_a_server_reads_the_settings_that_act_in_it_and_no_other(
 
 
 def test_every_column_of_the_table_is_watched() -> None:
-    assert SERVERS.keys() == WATCHED.keys()
-    assert set(ASKED.split()) <= GUARDED.keys()
+    assert columns().keys() == WATCHED.keys()
 
 
 @pytest.mark.parametrize(("given", "outlasts"), [({}, False), ({"KEEP_ALIVE": "60s"}, True)])

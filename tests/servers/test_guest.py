@@ -15,8 +15,8 @@ import pytest
 
 from reaper.foreign import PYTHON, Foreign, missing, untested
 from reaper.run import report
-from reaper.run.servers import SERVERS
-from reaper.servers.guest import Guest, Visit, around
+from reaper.servers.cards import cards
+from reaper.servers.guest import Card, Change, Kind, Visit, around
 
 Heard = list[dict[str, Any]]
 
@@ -38,6 +38,19 @@ def marks(module: ModuleType, visit: Visit) -> None:
 
 
 NEEDS = Foreign("pytest", ("0.1", "0.2"), {"odd:Config": "load"})
+
+
+def visit(changes: Callable[[ModuleType, Visit], None], *, strict: bool) -> Visit:
+    """A visit by the card of a server whose only module is `odd`."""
+    card = Card(
+        title="odd",
+        needs=(NEEDS,),
+        kinds=(Kind("odd", "odd", {}),),
+        changes={"odd": Change(changes)},
+        done="nothing",
+        page="odd",
+    )
+    return Visit(card, report, strict)
 
 
 @pytest.fixture
@@ -70,7 +83,7 @@ def test_a_server_is_guarded_though_its_version_is_new_and_otherwise_left_alone(
     refused: str,
     heard: Heard,
 ) -> None:
-    Guest((NEEDS,), "odd", changes).guard(odd, report, strict=False)
+    visit(changes, strict=False).guard(odd)
     assert ([message["why"] for message in heard], hasattr(odd, "guarded")) == (why, not why)
 
 
@@ -82,15 +95,14 @@ def test_a_server_that_does_not_fit_or_was_not_tested_is_refused_if_strict(
     refused: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    guest = Guest((NEEDS,), "odd", changes)
     with pytest.raises(SystemExit) as error:
-        guest.guard(odd, report, strict=True)
+        visit(changes, strict=True).guard(odd)
     assert error.value.code == 2
     assert refused in capsys.readouterr().err
 
 
 def test_the_versions_installed_here_are_those_that_are_said_to_be_tested() -> None:
-    tables = {table for server in SERVERS for table in server.needs}
+    tables = {table for card in cards() for table in card.tables}
     wrong = {
         str(table): table.tested[1]
         for table in tables
@@ -101,14 +113,26 @@ def test_the_versions_installed_here_are_those_that_are_said_to_be_tested() -> N
 
 
 def test_all_that_guests_need_is_there() -> None:
-    assert missing({table for server in SERVERS for table in server.needs}) == ""
+    assert missing({table for card in cards() for table in card.tables}) == ""
 
 
-def test_a_guest_that_reads_only_changes_nothing(heard: Heard) -> None:
-    for guest in SERVERS:
-        if guest.change is None:
-            guest.guard(ModuleType("odd"), report, strict=True)
-    assert heard == []
+@pytest.mark.parametrize("has", [["load"]])
+def test_a_change_that_fails_halfway_is_changed_back(odd: ModuleType, heard: Heard) -> None:
+    class Base:
+        def inherited(self) -> None: ...
+
+    class Kind(Base):
+        def own(self) -> None: ...
+
+    def changes(module: ModuleType, visit: Visit) -> None:
+        for name in ("own", "inherited", "own"):
+            around(Kind, name)(lambda method: lambda *_: None)
+        raise RuntimeError("odd")
+
+    before = dict(vars(Kind))
+    visit(changes, strict=False).guard(odd)
+    assert dict(vars(Kind)) == before
+    assert [message["why"] for message in heard] == ["RuntimeError: odd"]
 
 
 def test_a_coroutine_function_that_is_wrapped_stays_one() -> None:

@@ -17,7 +17,8 @@ from hypercorn.protocol.h2 import H2Protocol, StreamBuffer
 
 from reaper.foreign import missing
 from reaper.run import report
-from reaper.run.servers import SERVERS
+from reaper.servers.cards import card_of
+from reaper.servers.guest import Visit
 from reaper.servers.hypercorn.names import ON_ASYNCIO
 from scripts.programs.trial import APPS
 from scripts.serving import ROOT
@@ -111,8 +112,7 @@ def test_no_method_of_a_hypercorn_that_lacks_one_is_changed(
     monkeypatch.delattr(kind, name)
     before = {each: dict(vars(each)) for each in CHANGED}
     module = hypercorn.asyncio.tcp_server
-    (guest,) = (each for each in SERVERS if each.module == module.__name__)
-    guest.guard(module, report, strict=False)
+    Visit(card_of("hypercorn"), report, strict=False).guard(module)
     assert {each: dict(vars(each)) for each in CHANGED} == before
     assert [message["why"] for message in said] == [missing(ON_ASYNCIO, "hypercorn")]
     assert f"{kind.__name__}.{name}" in said[0]["why"]

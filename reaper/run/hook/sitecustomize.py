@@ -2,7 +2,8 @@
 
 It costs what it imports, in every Python that COMMAND starts. So it imports nothing of
 reaper: it puts a finder before the others, which holds the names of the modules that
-`servers.py` lists. The rest is imported when the program imports one of them.
+the cards of the servers list (`reaper/servers/cards.py`). The rest is imported when the
+program imports one of them.
 
 What a guest may change here:
 
@@ -26,6 +27,8 @@ HERE = os.path.dirname(__file__)
 REAPER = os.path.dirname(os.path.dirname(HERE))
 NAME = "_idle_reaper"
 
+# modules: written by `python -m reaper table`, do not edit
+
 WAITED_FOR = frozenset(
     [
         "aiohttp.web_runner",
@@ -35,17 +38,14 @@ WAITED_FOR = frozenset(
         "hypercorn.asyncio.tcp_server",
         "hypercorn.trio.tcp_server",
         "sanic.server.protocols.http_protocol",
-        "sanic.server.protocols.websocket_protocol",
         "tornado.http1connection",
-        "twisted.internet.asyncioreactor",
         "twisted.internet.tcp",
-        "twisted.protocols.tls",
-        "twisted.web.http",
         "uvicorn.server",
         "websockets.asyncio.server",
     ]
 )
-"""The modules of `servers.SERVERS`; a test compares the two."""
+
+# end of modules
 
 
 class Door:

@@ -9,8 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from ..factories import on_loops
-from ..guest import Guest, Visit, after
-from .names import ALL
+from ..guest import Visit, after
 
 OWN = "_reaper_own_keep_alive"
 """The attribute of a `Server` that keeps what `own_keep_alive` has found."""
@@ -66,6 +65,3 @@ def change(module: ModuleType, visit: Visit) -> None:
             streams.end_streams(app, config)
             if config.timeouts.max_age:
                 server.announce_ends(app)
-
-
-GUESTS: tuple[Guest, ...] = (Guest(ALL, "aiohttp.web_runner", change),)  # it imports the others

@@ -11,8 +11,7 @@ import asyncio
 from types import ModuleType
 from typing import Any
 
-from ..guest import PLAIN, Guest, Visit, around
-from .names import ALL
+from ..guest import Visit, around
 
 
 def change(module: ModuleType, visit: Visit) -> None:
@@ -25,7 +24,7 @@ def change(module: ModuleType, visit: Visit) -> None:
             made = await create(*arguments, **options)
             if not _on_asyncio():
                 visit.left_alone("its streams are trio's", " on trio")
-            elif visit.fits(visit.guest.needs):
+            elif visit.fits():
                 _guard(made.listeners, visit)
             return made
 
@@ -48,15 +47,3 @@ def _guard(listeners: Any, visit: Visit) -> None:
     for each in listeners:
         note(each)
     visit.listens([each.extra(SocketAttribute.raw_socket) for each in listeners])
-
-
-GUESTS: tuple[Guest, ...] = (
-    Guest(
-        ALL,
-        "anyio._core._sockets",
-        change,
-        PLAIN,
-        note="what `create_tcp_listener` makes, on asyncio",
-        library=True,
-    ),
-)

@@ -8,8 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from ...errors import one_line
-from ..guest import PACKAGE, Guest, Visit, around
-from .names import CONFIG, NEEDS, WORKER
+from ..guest import PACKAGE, Visit, around
 
 WORKERS = {
     "gunicorn.workers.gasgi.ASGIWorker": "ASGIWorker",
@@ -17,7 +16,8 @@ WORKERS = {
 }
 """The class of `reaper.gunicorn` that stands for each of gunicorn's."""
 
-COLUMNS = {"ASGIWorker": "gunicorn-asgi", "ThreadWorker": "gunicorn-gthread"}
+KINDS = {"ASGIWorker": "gunicorn-asgi", "ThreadWorker": "gunicorn-gthread"}
+"""By class of `reaper.gunicorn`, the kind of the card."""
 
 
 def is_ours(kind: Any) -> bool:
@@ -43,7 +43,7 @@ def config(module: ModuleType, visit: Visit) -> None:
                 kind = f"'s worker {found.__qualname__}"
                 visit.left_alone("-k asgi or gthread can be, from inside", kind)
             return found
-        if not visit.fits(NEEDS[name], f"'s {name}"):
+        if not visit.fits(KINDS[name]):
             return found
         try:
             from ... import gunicorn
@@ -63,24 +63,10 @@ def worker(module: ModuleType, visit: Visit) -> None:
     def init_process(method: Any) -> Any:
         def instead(self: Any) -> None:
             kind = type(self)
-            if is_ours(kind) and kind.__name__ in COLUMNS:
+            if is_ours(kind) and kind.__name__ in KINDS:
                 seconds = getattr(self, "own_keep_alive", self.cfg.keepalive)
                 found = (each.sock for each in self.sockets)
-                visit.listens(found, COLUMNS[kind.__name__], float(seconds) if seconds else None)
+                visit.listens(found, KINDS[kind.__name__], float(seconds) if seconds else None)
             method(self)  # this returns when the worker has ended
 
         return instead
-
-
-KINDS = ("gunicorn-asgi", "gunicorn-gthread", "gunicorn-uvicorn")
-
-GUESTS: tuple[Guest, ...] = (
-    Guest((CONFIG,), "gunicorn.config", config, columns=KINDS),
-    Guest(
-        (WORKER,),
-        "gunicorn.workers.base",
-        worker,
-        columns=KINDS,
-        note="with the workers asgi, gthread and uvicorn's; the others from outside",
-    ),
-)

@@ -7,13 +7,13 @@ from types import ModuleType
 from typing import Any
 
 from ..factories import on_loops
-from ..guest import Guest, Visit, after, around
-from .names import ON_ASYNCIO, ON_TRIO
+from ..guest import Visit, after, around
 
 OWN_HANDSHAKE = 60
 """Seconds; hypercorn's default of `ssl_handshake_timeout`."""
 
-OWN = {"keep_alive": "keep_alive_timeout, 5s unless given"}
+ASYNCIO, TRIO = "hypercorn", "hypercorn-trio"
+"""The kinds of the card."""
 
 
 def on_asyncio(module: ModuleType, visit: Visit) -> None:
@@ -22,7 +22,7 @@ def on_asyncio(module: ModuleType, visit: Visit) -> None:
 
     around(module.TCPServer, "run")(guarded_run)
     around(module.TCPServer, "_close")(bounded)
-    _in_both(module, visit)
+    _in_both(module, visit, ASYNCIO)
     around(module.TCPServer, "_initiate_server_close")(bounded_at_a_stop)
     if visit.host.load().timeouts.handshake:
         on_loops(is_ours, lambda factory: factory, visit, says=False, handshake=OWN_HANDSHAKE)
@@ -41,10 +41,10 @@ def on_trio(module: ModuleType, visit: Visit) -> None:
     from .trio import guarded_run
 
     around(module.TCPServer, "run")(guarded_run)
-    _in_both(module, visit)
+    _in_both(module, visit, TRIO)
 
 
-def _in_both(module: ModuleType, visit: Visit) -> None:
+def _in_both(module: ModuleType, visit: Visit, kind: str) -> None:
     """Make the changes that asyncio and trio need alike."""
     from hypercorn.config import Config
 
@@ -67,10 +67,4 @@ def _in_both(module: ModuleType, visit: Visit) -> None:
     @after(Config, "create_sockets")
     def told(sockets: Any, config: Any, *_: Any) -> None:
         found = [*sockets.secure_sockets, *sockets.insecure_sockets]
-        visit.listens(found, keep_alive=config.keep_alive_timeout)
-
-
-GUESTS: tuple[Guest, ...] = (
-    Guest(ON_ASYNCIO, "hypercorn.asyncio.tcp_server", on_asyncio, own=OWN),
-    Guest(ON_TRIO, "hypercorn.trio.tcp_server", on_trio, own=OWN, columns=("hypercorn-trio",)),
-)
+        visit.listens(found, kind, config.keep_alive_timeout)

@@ -14,12 +14,19 @@ _SERVER = """
     send_lock
 """
 
+CONFIG = Foreign(
+    "hypercorn",
+    TESTED,
+    {
+        "hypercorn.config:Config": """
+            create_sockets graceful_timeout h2_max_concurrent_streams keep_alive_max_requests
+            keep_alive_timeout log ssl_handshake_timeout
+        """
+    },
+)
+
 _BOTH = {
     "hypercorn.app_wrappers:ASGIWrapper": "app",
-    "hypercorn.config:Config": """
-        create_sockets graceful_timeout h2_max_concurrent_streams keep_alive_max_requests
-        keep_alive_timeout log ssl_handshake_timeout
-    """,
     "hypercorn.events:": "Closed RawData Updated",
     "hypercorn.protocol:ProtocolWrapper": "protocol",
     "hypercorn.protocol.events:": "Response StreamClosed",
@@ -61,4 +68,4 @@ READER = Foreign(PYTHON, ("3.11", "3.14"), {"asyncio.streams:StreamReader": "_bu
 
 ON_ASYNCIO: tuple[Foreign, ...] = (ASYNCIO, H2, READER)
 ON_TRIO: tuple[Foreign, ...] = (TRIO, H2)
-"""All that is used in either flavour; hypercorn is the first."""
+"""All that is used in either flavour, beside `CONFIG`; hypercorn is the first."""

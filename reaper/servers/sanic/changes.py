@@ -6,8 +6,7 @@ from types import ModuleType
 from typing import Any
 
 from ..factories import on_loops
-from ..guest import Guest, Visit
-from .names import HTTP, WEBSOCKET
+from ..guest import Visit
 
 
 def change(module: ModuleType, visit: Visit) -> None:
@@ -28,9 +27,3 @@ def change(module: ModuleType, visit: Visit) -> None:
         )
 
     on_loops(means, guard, visit)
-
-
-GUESTS: tuple[Guest, ...] = (
-    Guest((HTTP,), "sanic.server.protocols.http_protocol", change),
-    Guest((WEBSOCKET,), "sanic.server.protocols.websocket_protocol", None),  # it imports the other
-)

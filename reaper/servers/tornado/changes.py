@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
-from ..guest import Guest, Visit, after
-from .names import ALL
+from ..guest import Visit, after
 
 
 def change(module: ModuleType, visit: Visit) -> None:
@@ -26,6 +25,3 @@ def change(module: ModuleType, visit: Visit) -> None:
     @after(TCPServer, "add_sockets")
     def told(_result: None, _server: Any, sockets: Iterable[Any]) -> None:
         visit.listens(sockets)
-
-
-GUESTS: tuple[Guest, ...] = (Guest(ALL, "tornado.http1connection", change),)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from ..guest import Guest, Visit, after
-from .names import HTTP, REACTOR, TCP, TLS
+from ..guest import Visit, after
 
 
 def change(module: ModuleType, visit: Visit) -> None:
@@ -28,11 +27,3 @@ def change(module: ModuleType, visit: Visit) -> None:
     def told(_: None, port: Any) -> None:
         if on_asyncio(port):
             visit.listens([port.socket])
-
-
-GUESTS: tuple[Guest, ...] = (
-    Guest((TCP,), "twisted.internet.tcp", change),
-    Guest((REACTOR,), "twisted.internet.asyncioreactor", None),
-    Guest((HTTP,), "twisted.web.http", None),
-    Guest((TLS,), "twisted.protocols.tls", None),
-)

@@ -7,8 +7,8 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from ..guest import PACKAGE, Guest, Visit, after, around
-from .names import HTTP2, NEEDS, STARTS
+from ..guest import PACKAGE, Visit, after, around
+from .names import HTTP2
 
 KINDS = {"auto": "Auto", "httptools": "HttpTools", "h11": "H11"}
 """The class of `reaper.uvicorn` for each value of uvicorn's `--http`."""
@@ -37,7 +37,7 @@ def change(module: ModuleType, visit: Visit) -> None:
                 from uvicorn.protocols.http import zttp_h2_impl  # noqa: F401
             except ImportError:
                 return  # uvicorn says what its HTTP/2 needs
-        if not visit.fits((*NEEDS, HTTP2) if http2 else NEEDS):
+        if not visit.fits("uvicorn", *([HTTP2] if http2 else [])):
             return
         config.http = f"{PACKAGE}.uvicorn:{name}"
         if http2:
@@ -56,13 +56,3 @@ def change(module: ModuleType, visit: Visit) -> None:
                 visit.listens(found, keep_alive=self.config.timeout_keep_alive)
 
         return instead
-
-
-GUESTS: tuple[Guest, ...] = (
-    Guest(
-        (STARTS,),
-        "uvicorn.server",
-        change,
-        own={"keep_alive": "--timeout-keep-alive, 5s unless given"},
-    ),
-)

@@ -7,8 +7,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from ..guest import SOCKETS, Guest, Visit, after, around
-from .names import ALL
+from ..guest import Visit, after, around
 
 
 def change(module: ModuleType, visit: Visit) -> None:
@@ -61,6 +60,3 @@ def _configured() -> type[Any]:
             super().connection_made(transport)
 
     return Configured
-
-
-GUESTS: tuple[Guest, ...] = (Guest(ALL, "websockets.asyncio.server", change, SOCKETS),)

@@ -20,12 +20,12 @@ from reaper.config import ReaperConfig
 from reaper.policy import Phase
 from reaper.run import report
 from reaper.servers import guest
-from reaper.servers.anyio import changes, phases
-from reaper.servers.guest import silence
+from reaper.servers.anyio import phases
+from reaper.servers.anyio.card import CARD
+from reaper.servers.guest import Visit, silence
 from tests.helpers.reaper_run import PATIENCE, guarded
 from tests.servers.test_renamed import renamed
 
-(GUEST,) = changes.GUESTS
 WORKS = 1.0
 """Seconds that a handler works: twice the limit."""
 
@@ -54,7 +54,7 @@ def test_silence_has_the_limit_of_tunnels_unless_idle_is_set(
     given: dict[str, str], name: str
 ) -> None:
     assert silence(config(**given)) == name
-    assert list(GUEST.in_force(config(**given))) == [name, "write", "vanished"]
+    assert list(CARD.in_force(config(**given))) == [name, "write", "vanished"]
 
 
 @pytest.mark.slow
@@ -152,12 +152,12 @@ def library(known: set[str], monkeypatch: pytest.MonkeyPatch) -> Listens:
     module = ModuleType("anyio._core._sockets")
     monkeypatch.setattr(module, "create_tcp_listener", create_tcp_listener, raising=False)
     monkeypatch.setattr(guest, "missing", lambda tables, whose: "it has no name")
-    GUEST.guard(module, report, strict=True)
+    Visit(CARD, report, True).guard(module)
     return lambda: asyncio.run(module.create_tcp_listener())
 
 
 def test_a_program_that_never_listens_by_a_library_is_left_in_peace(library: Listens) -> None:
-    assert not GUEST.is_there
+    assert not CARD.is_there
 
 
 def test_one_that_does_is_refused_where_names_are_missing(
@@ -166,4 +166,4 @@ def test_one_that_does_is_refused_where_names_are_missing(
     with pytest.raises(SystemExit):
         library()
     assert "does not fit: it has no name" in capsys.readouterr().err
-    assert GUEST.is_there
+    assert CARD.is_there

@@ -1,44 +1,19 @@
 """The pages docs/settings/: which settings act in one server, and what holds instead of
-the others.
+the others; and the tables of docs/run.md.
 
-The rule of this module: *a page is written from `EFFECTS`*. What it adds are the
+The rule of this module: *a page is written from the cards*. What it adds are the
 sentences that say why a setting cannot act in a server of that kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from .effects import EFFECTS, SERVERS
-from .settings import OPTIONS
-
-PAGES: Mapping[str, tuple[str, ...]] = {
-    "uvicorn": ("uvicorn",),
-    "gunicorn": ("gunicorn-uvicorn", "gunicorn-asgi", "gunicorn-gthread"),
-    "hypercorn": ("hypercorn", "hypercorn-trio"),
-    "aiohttp": ("aiohttp",),
-    "sanic": ("sanic",),
-    "tornado": ("tornado",),
-    "daphne": ("twisted",),
-    "websockets": ("websockets",),
-    "anyio": ("anyio",),
-    "outside": ("outside",),
-    "reference": ("http", "echo"),
-}
-"""By page of docs/settings/, the servers of `EFFECTS` that it speaks of."""
-
-COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "uvicorn": PAGES["uvicorn"],
-    "gunicorn": PAGES["gunicorn"],
-    "hypercorn": PAGES["hypercorn"],
-    "aiohttp": PAGES["aiohttp"],
-    "Sanic, tornado, daphne": (*PAGES["sanic"], *PAGES["tornado"], *PAGES["daphne"]),
-    "websockets, anyio": (*PAGES["websockets"], *PAGES["anyio"]),
-    "outside": PAGES["outside"],
-}
-"""The columns of the table of docs/run.md, and the servers of `EFFECTS` that each
-describes. Seven at most: with the setting that is as much as a reader takes in.
-"""
+from ..config.effects import Column
+from ..config.settings import OPTIONS, ReaperConfig
+from . import cards
+from .guest import Card
+from .readers import OUTSIDE
 
 HTTP_ONLY = "it is a phase of HTTP, and this server is not asked for HTTP's phases"
 ANSWERS = "it would change what the server writes into its responses"
@@ -86,8 +61,8 @@ WHY: Mapping[str, str] = {
     "server.stream_ping_lines": ANSWERS,
     "server.behind": "only `reaper check` reads it",
 }
-"""By setting, why it does nothing in a server whose row of `EFFECTS` does not say what
-holds instead. The rest of `[server]` says where the reference server listens, and
+"""By setting, why it does nothing in a server whose column does not say what holds
+instead. The rest of `[server]` says where the reference server listens, and
 `[attach]` is read by `reaper attach`.
 """
 
@@ -105,23 +80,24 @@ def page(name: str) -> str:
     and what does not.
     """
     parts = []
-    for server in PAGES[name]:
-        if len(PAGES[name]) > 1:
-            parts += [f"## {SERVERS[server]}", ""]
-        shown = [path for path in EFFECTS if _listed(path) or server in EFFECTS[path].acts]
-        acts = [path for path in shown if server in EFFECTS[path].acts]
-        rest = [path for path in shown if path not in acts and path != "server.behind"]
+    columns = cards.pages()[name]
+    for column in columns:
+        if len(columns) > 1:
+            parts += [f"## {column.about}", ""]
+        shown = [path for path in OPTIONS if _listed(path) or path in column.acts]
+        rest = [path for path in shown if path not in column.acts and path != "server.behind"]
         parts += ["**These act.**", "", "| setting | default | what it limits | here |"]
         parts += ["|---|---|---|---|"]
-        for path in acts:
-            found = OPTIONS[path]
-            default = f"`{found.kind.show(found.default)}`" if found.default != "" else "-"
-            note = EFFECTS[path].but.get(server, "")
-            parts.append(f"| `{path}` | {default} | {found.doc} | {_sentence(note)} |")
+        for path in shown:
+            if path in column.acts:
+                found = OPTIONS[path]
+                default = f"`{found.kind.show(found.default)}`" if found.default != "" else "-"
+                note = _sentence(column.acts[path])
+                parts.append(f"| `{path}` | {default} | {found.doc} | {note} |")
         parts += ["", "**These do nothing.**", "", "| setting | why, or what holds instead |"]
         parts += ["|---|---|"]
         for path in rest:
-            told = EFFECTS[path].but.get(server)
+            told = column.instead.get(path)
             why = f"Instead: {told}" if told else WHY[path]
             parts.append(f"| `{path}` | {_sentence(why)} |")
         parts.append("")
@@ -133,25 +109,55 @@ def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
+def groups() -> dict[str, tuple[Column, ...]]:
+    """The columns of the table of docs/run.md, and whom each describes. Seven at most:
+    with the setting that is as much as a reader takes in.
+    """
+    families: dict[str, list[Card]] = {}
+    for card in cards.cards():
+        families.setdefault(card.family or card.name, []).append(card)
+    found = {
+        ", ".join(card.title for card in family): tuple(
+            kind for card in family for kind in card.kinds
+        )
+        for family in families.values()
+    }
+    return found | {OUTSIDE.name: (OUTSIDE,)}
+
+
 def summary() -> str:
     """Write the table of docs/run.md: a row for each setting that acts in a server of
     others, a column for each group of servers. `partly` is explained by the server's
     page.
     """
-    lines = [f"| setting | {' | '.join(COLUMNS)} |", f"|{'---|' * (len(COLUMNS) + 1)}"]
-    for path, effect in EFFECTS.items():
-        if path.startswith("attach.") or not any(
-            effect.acts.intersection(servers) for servers in COLUMNS.values()
-        ):
-            continue
-        cells = [_cell(path, servers) for servers in COLUMNS.values()]
-        lines.append(f"| {path} | {' | '.join(cells)} |")
+    found = groups()
+    lines = [f"| setting | {' | '.join(found)} |", f"|{'---|' * (len(found) + 1)}"]
+    for path in OPTIONS:
+        cells = [_cell(path, columns) for columns in found.values()]
+        if not path.startswith("attach.") and set(cells) != {"-"}:
+            lines.append(f"| {path} | {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
 
 
-def _cell(path: str, servers: tuple[str, ...]) -> str:
-    effect = EFFECTS[path]
-    if effect.acts.isdisjoint(servers):
+def _cell(path: str, columns: Iterable[Column]) -> str:
+    notes = [each.acts.get(path) for each in columns]
+    if not any(note is not None for note in notes):
         return "-"
-    whole = effect.acts.issuperset(servers) and not any(server in effect.but for server in servers)
-    return "yes" if whole else "partly"
+    instead = any(path in each.instead for each in columns)
+    return "yes" if not any(note or note is None for note in notes) and not instead else "partly"
+
+
+def servers() -> str:
+    """Write the other table of docs/run.md: what is done in each server."""
+    lines = ["| server | tested | what is done | limits |", "|---|---|---|---|"]
+    for card in cards.cards():
+        first, *rest = card.limits(ReaperConfig())
+        if "timeouts.idle" in card.kinds[0].acts:
+            limits = f"`idle` if it is set, else `{first}`; `{' '.join(rest)}`"
+        else:
+            limits = f"`{' '.join([first, *rest])}`"
+        lines.append(
+            f"| [{card.title}](settings/{card.page}.md) | {card.needs[0].range} "
+            f"| {card.done} | {limits} |"
+        )
+    return "\n".join([*lines, ""])

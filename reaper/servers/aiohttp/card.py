@@ -1,0 +1,38 @@
+"""What there is to say of aiohttp."""
+
+from __future__ import annotations
+
+from ..abilities import (
+    ASKED,
+    CANCELS,
+    HINT,
+    LAST,
+    LEASES,
+    REFUSES,
+    STREAMS,
+    TLS,
+    WINDOW,
+    able,
+)
+from ..guest import Card, Change, Kind
+from .changes import change
+from .names import ALL
+
+CARD = Card(
+    title="aiohttp",
+    needs=ALL,
+    kinds=(
+        Kind(
+            "aiohttp",
+            "aiohttp",
+            able(
+                *(LEASES, ASKED, LAST, TLS, REFUSES, HINT, STREAMS, CANCELS, WINDOW),
+                keep_alive_margin="by `reaper.aiohttp.run_app`",
+                drain="unless aiohttp's shutdown_timeout is set",
+            ),
+        ),
+    ),
+    changes={"aiohttp.web_runner": Change(change)},  # it imports the others
+    done="the loop's `create_server` is wrapped, for its protocol factory",
+    page="aiohttp",
+)

@@ -1,0 +1,33 @@
+"""What there is to say of anyio."""
+
+from __future__ import annotations
+
+from ..abilities import LEASES, NEVER_REFUSES, able
+from ..guest import Card, Change, Kind
+from .changes import change
+from .names import ALL
+
+CARD = Card(
+    title="anyio",
+    needs=ALL,
+    kinds=(
+        Kind(
+            "anyio",
+            "anyio's TCP listeners, on asyncio",
+            able(
+                *(LEASES, NEVER_REFUSES),
+                idle="`tunnel` holds until you set this",
+                write="",
+                tunnel="only where `idle` is not set",
+            ),
+            {"timeouts.first_byte": "idle"},
+        ),
+    ),
+    changes={"anyio._core._sockets": Change(change)},
+    done="`create_tcp_listener` is wrapped, and `accept` of each listener that it makes on "
+    "asyncio; `SocketStream._receive_guard` says whether the handler waits",
+    page="anyio",
+    family="no HTTP",
+    note="what `create_tcp_listener` makes, on asyncio",
+    library=True,
+)

@@ -1,0 +1,80 @@
+"""What there is to say of gunicorn and its workers."""
+
+from __future__ import annotations
+
+from ..abilities import (
+    ASKED,
+    CANCELS,
+    HINT,
+    LAST,
+    LEASES,
+    ON_TIME,
+    RATES_OF_STREAMS,
+    REFUSES,
+    STREAMS,
+    TLS,
+    able,
+)
+from ..guest import Card, Change, Kind
+from .changes import config, worker
+from .names import CONFIG, NEEDS, WORKER
+
+KEEP_ALIVE = "gunicorn's --keep-alive holds until you set this"
+
+CARD = Card(
+    title="gunicorn",
+    needs=(CONFIG, WORKER),
+    kinds=(
+        Kind(
+            "gunicorn-uvicorn",
+            "gunicorn with uvicorn's worker",
+            able(ON_TIME, keep_alive=KEEP_ALIVE, drain="at most `--graceful-timeout`"),
+            starts="gunicorn {asgi} -k uvicorn.workers.UvicornWorker -b 127.0.0.1:{port}",
+        ),
+        Kind(
+            "gunicorn-asgi",
+            "gunicorn's asgi worker",
+            able(
+                *(LEASES, ASKED, LAST, TLS, REFUSES, HINT, STREAMS, CANCELS, RATES_OF_STREAMS),
+                keep_alive=KEEP_ALIVE,
+                drain="at most 2 s less than `--graceful-timeout`",
+                drain_delay="",
+                drain_window="",
+                drain_idle="",
+                stream_ping="from the first bytes on: the server sends the headers with them",
+                abandoned="over HTTP/2 its own `asgi_disconnect_grace_period`",
+            ),
+            needs=NEEDS["ASGIWorker"],
+            called="'s ASGIWorker",
+            starts="gunicorn {asgi} -k asgi -b 127.0.0.1:{port}",
+        ),
+        Kind(
+            "gunicorn-gthread",
+            "gunicorn's threads",
+            able(
+                *(LEASES, ASKED, LAST, REFUSES, HINT, RATES_OF_STREAMS),
+                keep_alive=KEEP_ALIVE,
+                tunnel="only for streams of HTTP/2",
+                drain="at max_age; at a stop its own --graceful-timeout",
+                drain_delay="",
+                drain_idle="at max_age, and over HTTP/2 at a stop",
+                limits__max_connections="only if you set it, and below --worker-connections",
+            ),
+            {
+                "timeouts.handshake": "first_byte",
+                "timeouts.abandoned": "a request in a thread cannot be cancelled",
+            },
+            NEEDS["ThreadWorker"],
+            "'s ThreadWorker",
+            starts="gunicorn {wsgi} --threads 60 -b 127.0.0.1:{port}",
+        ),
+    ),
+    changes={"gunicorn.config": Change(config), "gunicorn.workers.base": Change(worker)},
+    done="`Config.worker_class`: `asgi` and `gthread` give way to `reaper.gunicorn.ASGIWorker` "
+    "and `ThreadWorker`; with `-k uvicorn.workers.UvicornWorker` the worker stays, and the "
+    "row of uvicorn holds for the uvicorn in it. `Worker.init_process` is wrapped to say "
+    "where the worker listens",
+    page="gunicorn",
+    note="with the workers asgi, gthread and uvicorn's; the others from outside",
+    below=("uvicorn", "uvicorn_worker"),
+)

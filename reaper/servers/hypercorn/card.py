@@ -1,0 +1,62 @@
+"""What there is to say of hypercorn, on asyncio and on trio."""
+
+from __future__ import annotations
+
+from ..abilities import (
+    ASKED,
+    CANCELS,
+    HINT,
+    LAST,
+    LEASES,
+    PHASES,
+    RATES_OF_STREAMS,
+    REFUSES,
+    STREAMS,
+    TLS,
+    TUNNELS,
+    WINDOW,
+    able,
+)
+from ..guest import Card, Change, Kind
+from .changes import ASYNCIO, TRIO, on_asyncio, on_trio
+from .names import CONFIG, ON_ASYNCIO, ON_TRIO
+
+_BOTH = able(
+    *(LEASES, LAST, REFUSES, HINT, STREAMS, CANCELS, WINDOW),
+    keep_alive="hypercorn's own 5 s holds until you set this; of two that are set, the shorter",
+    drain="unless hypercorn's graceful_timeout is set",
+    drain_idle="at max_age, and over HTTP/2 at a stop",
+)
+
+CARD = Card(
+    title="hypercorn",
+    needs=(CONFIG,),
+    kinds=(
+        Kind(
+            ASYNCIO,
+            "hypercorn on asyncio",
+            able(
+                *(ASKED, TLS, RATES_OF_STREAMS, _BOTH),
+                handshake="unless hypercorn's ssl_handshake_timeout is set",
+            ),
+            needs=ON_ASYNCIO,
+            starts="hypercorn {asgi} -b 127.0.0.1:{port}",
+        ),
+        Kind(
+            TRIO,
+            "hypercorn on trio",
+            able(PHASES, TUNNELS, _BOTH),
+            {"timeouts.handshake": "first_byte"},
+            ON_TRIO,
+            starts="hypercorn {asgi} -k trio -b 127.0.0.1:{port}",
+        ),
+    ),
+    changes={
+        "hypercorn.asyncio.tcp_server": Change(on_asyncio, ASYNCIO),
+        "hypercorn.trio.tcp_server": Change(on_trio, TRIO),
+    },
+    done="`TCPServer.run` of both flavours is wrapped; HTTP/2 "
+    "[by stream](timeouts.md#the-cheapest-hold)",
+    page="hypercorn",
+    own={"keep_alive": "keep_alive_timeout, 5s unless given"},
+)

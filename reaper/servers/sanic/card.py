@@ -1,0 +1,24 @@
+"""What there is to say of Sanic."""
+
+from __future__ import annotations
+
+from ..abilities import ALSO, ASKED, LAST, LEASES, REFUSES, TLS, able
+from ..guest import Card, Change, Kind
+from .changes import change
+from .names import HTTP, WEBSOCKET
+
+CARD = Card(
+    title="Sanic",
+    needs=(HTTP, WEBSOCKET),
+    kinds=(
+        Kind(
+            "sanic",
+            "Sanic",
+            able(LEASES, ASKED, LAST, TLS, REFUSES, keep_alive=ALSO),
+        ),
+    ),
+    changes={"sanic.server.protocols.http_protocol": Change(change)},
+    done="the loop's `create_server` is wrapped, for its `HttpProtocol`",
+    page="sanic",
+    family="asked",
+)

@@ -1,0 +1,29 @@
+"""What there is to say of uvicorn."""
+
+from __future__ import annotations
+
+from ..abilities import ON_TIME, able
+from ..guest import Card, Change, Kind
+from .changes import change
+from .names import NEEDS, STARTS
+
+CARD = Card(
+    title="uvicorn",
+    needs=(STARTS,),
+    kinds=(
+        Kind(
+            "uvicorn",
+            "uvicorn, h11 and httptools",
+            able(ON_TIME, keep_alive="uvicorn's --timeout-keep-alive holds until you set this"),
+            {"limits.max_requests": "its own --limit-max-requests, for a process"},
+            NEEDS,
+            starts="uvicorn {asgi} --port {port}",
+        ),
+    ),
+    changes={"uvicorn.server": Change(change)},
+    done="`Config.http` is [the guarded one](uvicorn.md), where it is `auto`, `httptools` or "
+    "`h11`, and `zttp` with `--http2`; `Server.startup` is wrapped to say where it listens",
+    page="uvicorn",
+    own={"keep_alive": "--timeout-keep-alive, 5s unless given"},
+    below=("h11", "httptools", "zttp"),
+)

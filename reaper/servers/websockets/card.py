@@ -1,0 +1,30 @@
+"""What there is to say of websockets."""
+
+from __future__ import annotations
+
+from ..abilities import LEASES, NEVER_REFUSES, RATES, able
+from ..guest import Card, Change, Kind
+from .changes import change
+from .names import ALL
+
+CARD = Card(
+    title="websockets",
+    needs=ALL,
+    kinds=(
+        Kind(
+            "websockets",
+            "websockets",
+            able(
+                *(LEASES, NEVER_REFUSES, RATES, {"reaper.release_buffers": ""}),
+                tunnel="",
+                limits__min_in_rate="for a message",
+                limits__min_out_rate="for a long message",
+            ),
+            {"timeouts.drain_window": "it closes all at once, with 1001"},
+        ),
+    ),
+    changes={"websockets.asyncio.server": Change(change)},
+    done="`serve(create_connection=)` is [the guarded one](howto/websockets.md), unless given",
+    page="websockets",
+    family="no HTTP",
+)
