@@ -53,6 +53,7 @@ NAVIGATION = {
         "docs/howto/slow-http",
         "docs/howto/many-clients",
         "docs/howto/tls-memory",
+        "docs/keeper",
         "docs/scale",
         "docs/production",
         "docs/tick",

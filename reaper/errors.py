@@ -98,6 +98,12 @@ class UnknownUid(ReaperError, KeyError):
         return Exception.__str__(self)  # KeyError would print the message in quotes
 
 
+class KeeperClosed(ReaperError, RuntimeError):
+    """The caller asked a keeper that is being closed, or is closed, for a thing.
+    Nothing was made.
+    """
+
+
 class HookErrors(ReaperError, ExceptionGroup[Exception]):
     """One or more of the caller's hooks raised. Everything else was done first; nothing
     is left to repeat.

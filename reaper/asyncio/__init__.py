@@ -6,7 +6,12 @@ Stability: public.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from ..errors import needs
+
+if TYPE_CHECKING:
+    from .keeper import open_keeper
 
 with needs("reaper.asyncio", "idle-reaper"):
     from ..driver.pressing import relieve
@@ -21,6 +26,7 @@ with needs("reaper.asyncio", "idle-reaper"):
 
 __all__ = [
     "open_reaper",
+    "open_keeper",
     "start_server",
     "guard",
     "loop_factory",
@@ -35,3 +41,12 @@ __all__ = [
     "reaper_of",
     "journal_clock",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the keeper when it is asked for: no server that is guarded needs it."""
+    if name == "open_keeper":
+        from .keeper import open_keeper
+
+        return open_keeper
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

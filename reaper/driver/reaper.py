@@ -17,7 +17,7 @@ from ..core.lease import Hook, Lease
 from ..core.reaper import IdleReaper
 from ..core.ticks import check_timeout
 from ..errors import InvalidArgument, shown
-from ..metrics import LoopStatistics
+from ..metrics import Family, LoopStatistics
 from ..policy.reasons import IDLE
 from ..stops import stopping
 from .driver import REAPS_PER_SLICE, Driver
@@ -52,6 +52,7 @@ class Reaper:
             fewer while pressure is judged. The second look reads the pressure anew.
         reading: Reads and judges the pressure at once; None: nobody judges it.
         count: Returns how many are open.
+        told: Returns further metrics for `/metrics`.
         refused: How many connections of a guarded server were one too many.
         refusing: How many of them are being answered now.
     """
@@ -81,6 +82,7 @@ class Reaper:
         self.room: float = self.most
         self.reading: Callable[[], object] | None = None
         self.count: Callable[[], int] = self.__len__
+        self.told: Callable[[], Iterable[Family]] = tuple
         self.sleep: Callable[[float], Awaitable[object]] = sleep
         self._state = "not started"
 

@@ -38,7 +38,8 @@ def pages_of(reaper: Reaper, name: str, pressure: Pressure | None = None) -> Map
 
     async def show_metrics() -> tuple[str, bytes]:
         more = () if pressure is None else pressure.families()
-        return CONTENT_TYPE, exposition([({}, (*families(reaper.statistics()), *more))]).encode()
+        told = (*families(reaper.statistics()), *reaper.told(), *more)
+        return CONTENT_TYPE, exposition([({}, told)]).encode()
 
     return {"/status": show_status, "/metrics": show_metrics}
 

@@ -205,6 +205,18 @@ PRESSURE = _row(
     client="was silent for long when memory, descriptors or connections ran short",
     mend="[pressure](../scale.md#pressure)",
 )
+MOST = _row(
+    "most",
+    given_by=("keeper",),
+    client="was the longest idle of those that a keeper kept, and there was one too many",
+    mend="a larger `most`: [keeper](../keeper.md)",
+)
+ENDED = _row(
+    "ended",
+    given_by=("keeper",),
+    client="was kept by a keeper, and the program had its `end` do so",
+    mend="nothing",
+)
 DRAIN = _row(
     "drain",
     "timeouts.drain_window",

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any
 
 from ..asyncio.serve import start_server
@@ -20,8 +20,9 @@ from ..config.settings import ReaperConfig
 from ..core.ticks import check_timeout
 from ..errors import InvalidArgument
 from .clients import Client, Closing
+from .keepers import LONGEST, Body, play_all
 
-__all__ = ["VirtualLoop", "closings"]
+__all__ = ["VirtualLoop", "check_keeper", "closings"]
 
 
 class _Jumping(selectors.DefaultSelector):
@@ -142,3 +143,69 @@ def closings(
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(main())
     return found
+
+
+class KeeperStage:
+    """asyncio in virtual time, where the stories of keepers are played."""
+
+    slack: float = 0.0
+    cancels: bool = True
+
+    def __init__(self) -> None:
+        self.loop: VirtualLoop = VirtualLoop()
+        self._started: list[asyncio.Task[Any]] = []
+
+    def now(self) -> float:
+        """Seconds of the loop."""
+        return self.loop.time()
+
+    async def sleep(self, units: float) -> None:
+        """Wait."""
+        await asyncio.sleep(units)
+
+    def stall(self, units: float) -> None:
+        """Hold the loop."""
+        self.loop._jumping.now += units
+
+    def start(self, body: Body, *arguments: Any) -> asyncio.Task[Any]:
+        """Play *body* beside the others."""
+        task = self.loop.create_task(body(*arguments))
+        self._started.append(task)
+        return task
+
+    def opened(
+        self, door: Callable[..., Any], make: Body, end: Body, **options: Any
+    ) -> AbstractAsyncContextManager[Any]:
+        """The keeper of *door*."""
+        keeper: AbstractAsyncContextManager[Any] = door(make, end, **options)
+        return keeper
+
+    def played(self, story: Body) -> None:
+        """Play *story* to its end, and all that it has started."""
+
+        async def main() -> None:
+            async with asyncio.timeout(LONGEST):
+                await story()
+                for task in self._started:
+                    with suppress(asyncio.CancelledError):
+                        await task
+
+        with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
+            runner.run(main())
+
+
+def check_keeper(open_keeper: Callable[..., AbstractAsyncContextManager[Any]]) -> None:
+    """Run the conformance kit for keepers on one of asyncio, in virtual time.
+
+    Args:
+        open_keeper: Called many times, in a loop, as `open_keeper(make, end, idle=10.0,
+            tick=1.0)`; must return an `async with` block whose value has `use(key)`,
+            another one: see `reaper.asyncio.open_keeper`. `end` may be called with
+            (key, thing) or (key, thing, reason).
+    Raises:
+        NotConforming: at the first broken promise. The message says which, where, and
+            after which steps.
+
+    A keeper must tell the time by its loop. Cost: about half a second.
+    """
+    play_all(KeeperStage, open_keeper)

@@ -9,7 +9,7 @@ Stability: public.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any
 
 import trio
@@ -19,8 +19,9 @@ from ..config.settings import ReaperConfig
 from ..core.ticks import check_timeout
 from ..trio.reaper import open_reaper
 from .clients import Client, Closing
+from .keepers import LONGEST, Body, play_all
 
-__all__ = ["closings"]
+__all__ = ["check_keeper", "closings"]
 
 GONE = (trio.BrokenResourceError, trio.ClosedResourceError)
 """What a stream raises once the client has left, or was closed."""
@@ -105,3 +106,67 @@ async def _if_open(act: Callable[[], Awaitable[None]]) -> None:
     """Run *act*, which ends when its stream is closed."""
     with suppress(*GONE):
         await act()
+
+
+class KeeperStage:
+    """trio in virtual time, where the stories of keepers are played."""
+
+    slack: float = 0.0
+    cancels: bool = True
+
+    def __init__(self) -> None:
+        self._clock = MockClock(autojump_threshold=0)
+        self._begun = 0.0
+
+    def now(self) -> float:
+        """Seconds of the run."""
+        return self._clock.current_time() - self._begun
+
+    async def sleep(self, units: float) -> None:
+        """Wait."""
+        await trio.sleep(units)
+
+    def stall(self, units: float) -> None:
+        """Hold the loop."""
+        self._clock.jump(units)
+
+    def start(self, body: Body, *arguments: Any) -> trio.CancelScope:
+        """Play *body* beside the others."""
+        scope = trio.CancelScope()
+
+        async def play() -> None:
+            with scope:
+                await body(*arguments)
+
+        self._nursery.start_soon(play)
+        return scope
+
+    def opened(
+        self, door: Callable[..., Any], make: Body, end: Body, **options: Any
+    ) -> AbstractAsyncContextManager[Any]:
+        """The keeper of *door*."""
+        keeper: AbstractAsyncContextManager[Any] = door(make, end, **options)
+        return keeper
+
+    def played(self, story: Body) -> None:
+        """Play *story* to its end, and all that it has started."""
+
+        async def main() -> None:
+            self._begun = self._clock.current_time()
+            with trio.move_on_after(LONGEST) as scope:
+                async with trio.open_nursery() as self._nursery:
+                    await story()
+            if scope.cancelled_caught:
+                raise TimeoutError
+
+        trio.run(main, clock=self._clock)
+
+
+def check_keeper(open_keeper: Callable[..., AbstractAsyncContextManager[Any]]) -> None:
+    """Run the conformance kit for keepers on one of trio, as
+    `reaper.testing.on_asyncio.check_keeper`.
+
+    Raises:
+        NotConforming: at the first broken promise.
+    """
+    play_all(KeeperStage, open_keeper)

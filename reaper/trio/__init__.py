@@ -15,7 +15,12 @@ Stability: public.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from ..errors import needs
+
+if TYPE_CHECKING:
+    from .keeper import open_keeper
 
 with needs("reaper.trio", "idle-reaper[trio]"):
     from ..driver.pressing import relieve
@@ -30,6 +35,7 @@ with needs("reaper.trio", "idle-reaper[trio]"):
 
 __all__ = [
     "open_reaper",
+    "open_keeper",
     "serve_tcp",
     "serve_parked",
     "TrioReaper",
@@ -44,3 +50,12 @@ __all__ = [
     "relieve",
     "journal_clock",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the keeper when it is asked for: no server that is guarded needs it."""
+    if name == "open_keeper":
+        from .keeper import open_keeper
+
+        return open_keeper
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

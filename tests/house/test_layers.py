@@ -37,8 +37,10 @@ ARROWS = {
     "stops": (),
     "policy": CORE | {"_deprecated", "config", "metrics"},
     "driver": ADAPTER - {"driver"},
-    "trio": ADAPTER,
-    "asyncio": ADAPTER,
+    "keeper": ADAPTER,
+    "trio": ADAPTER | {"keeper"},
+    "asyncio": ADAPTER | {"keeper"},
+    "threads": ADAPTER | {"keeper"},
     "servers": ADAPTER | {"asyncio", "trio", "gunicorn"},  # the door of gunicorn's workers
     **dict.fromkeys(["uvicorn", "gunicorn", "aiohttp", "websockets"], SERVER),
     "attach": PARTS - {"testing"} | {"policy"},
@@ -460,7 +462,11 @@ def test_no_module_imports_itself_by_way_of_others(package: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "door", ["", "trio", "config", "policy", "journal", "metrics", "testing", "asyncio", "attach"]
+    "door",
+    [
+        *("", "trio", "config", "policy", "journal", "metrics", "testing", "asyncio"),
+        *("attach", "keeper", "threads"),
+    ],
 )
 def test_a_door_says_what_it_exports(door: str) -> None:
     (path,) = [

@@ -29,13 +29,19 @@ NAMES = {
     """,
     "reaper.trio": """
         Connection LoopStatistics ParkableStream ParkingLot Probe TrioReaper
-        WatchedStream journal_clock open_reaper relieve serve_pages serve_parked
+        WatchedStream journal_clock open_keeper open_reaper relieve serve_pages serve_parked
         serve_status serve_tcp
     """,
     "reaper.asyncio": """
         AsyncioReaper Connection LoopStatistics Probe Protocol WatchedReader guard
-        journal_clock loop_factory open_reaper reaper_of relieve serve_status
+        journal_clock loop_factory open_keeper open_reaper reaper_of relieve serve_status
         start_server
+    """,
+    "reaper.threads": """
+        ThreadKeeper ThreadReaper open_keeper serve_status
+    """,
+    "reaper.keeper": """
+        Keeper KeeperClosed KeeperOptions KeeperStatistics
     """,
     "reaper.uvicorn": """
         Auto H11 Http2 HttpTools loop metrics ready status
@@ -65,8 +71,9 @@ NAMES = {
     "reaper.testing": """
         Client Closing HeapTimer HeapTimerQueue ManualClock NotConforming check_timer_queue
     """,
-    "reaper.testing.on_trio": "closings",
-    "reaper.testing.on_asyncio": "VirtualLoop closings",
+    "reaper.testing.on_trio": "check_keeper closings",
+    "reaper.testing.on_asyncio": "VirtualLoop check_keeper closings",
+    "reaper.testing.on_threads": "check_keeper",
     "reaper.policy": """
         ANSWERS IDLE_PHASES INSTANT IdlePolicy NOT_TAKEN Phase REASONS RULES Reason Rule
         Watch lifespan reasons
