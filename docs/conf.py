@@ -77,6 +77,7 @@ NAVIGATION = {
         "docs/how-it-works",
         "docs/performance",
         "docs/cluster",
+        "docs/conform",
         "docs/probe",
         "docs/reliability",
         "docs/guests",

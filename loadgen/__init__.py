@@ -18,8 +18,8 @@ Read in this order; imports run the same way, from left to right and top to bott
     clients, probe, race,   play single clients, and ask with them: for timeouts, lost
                             requests,
     backend, vanish         the pool of a proxy, clients that are gone
-    conform/                every kind of live and dead client at a server, and a verdict
-                            for each
+    conform/                every kind of live and dead client at a server, and for
+                            each a verdict
     simulate, journals      play the same plan in virtual time, against the library: it
                             is judged, or written as journals
     cli, cli_options        are the command line, the door to all of it

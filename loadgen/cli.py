@@ -1,5 +1,5 @@
-"""The command line: `python -m loadgen run ...`, `simulate`, `probe`, `race`, and their
-options.
+"""The command line: `python -m loadgen run ...`, `simulate`, `probe`, `race`,
+`conform`, and their options.
 
 One rule: a bad argument costs one line on standard error and exit status 2, before
 anything has started. The exit status is 0 where every connection ended as planned, and
@@ -40,6 +40,7 @@ from .cli_options import (
     reading,
     take_target,
 )  # fmt: skip
+from .conform import command as conform
 from .drive.protocols import Paths, dialect_for
 from .plan.plan import Law, Plan, least_duration, make_plan
 from .plan.scenario import parse_statuses
@@ -76,7 +77,13 @@ class Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     name = INSTALLED if Path(sys.argv[0]).stem == INSTALLED else "loadgen"
-    options = make_parser(name).parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    started: list[str] = []
+    other: list[str] = []
+    if words[:1] == ["conform"]:  # what stands behind its `--` is a command of its own
+        words, started, other = conform.divided(words)
+    options = make_parser(name).parse_args(words)
+    options.started, options.other = started, other
     try:
         status: int = options.run(options)
         sys.stdout.flush()
@@ -110,6 +117,7 @@ def make_parser(name: str) -> Parser:
     add_run(commands)
     add_simulate(commands)
     add_probe(commands)
+    conform.add(commands)
     words = "print the script by which a shell completes this command"
     completion = command(commands, "completion", run_completion, words)
     completion.add_argument(

@@ -196,7 +196,7 @@ def check_files(options: argparse.Namespace) -> None:
     What may be written is found out by writing: a folder such as /proc says that it
     may, and may not.
     """
-    for name in ("report", "html", "csv", "hgrm", "junit"):
+    for name in ("report", "html", "csv", "hgrm", "junit", "page"):
         if path := getattr(options, name, None):
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)

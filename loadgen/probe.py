@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -195,6 +195,7 @@ def probe(
     expected: dict[str, float] | None = None,
     trials: int = TRIALS,
     one_by_one: bool = False,
+    only: Collection[str] | None = None,
 ) -> list[Finding]:
     """Ask every question of the protocol; returns a finding for each, in their order.
 
@@ -206,9 +207,11 @@ def probe(
         one_by_one: Whether a question waits for the one before it. All at once, they
             may take every thread of a small server, and what they wait for then is a
             thread.
+        only: The questions that are asked, by name; None: all.
     """
     handshake = speech.tls and speech.protocol != "http2"
-    questions = (*(TLS_QUESTIONS if handshake else ()), *QUESTIONS[speech.protocol])
+    asked = (*(TLS_QUESTIONS if handshake else ()), *QUESTIONS[speech.protocol])
+    questions = [each for each in asked if only is None or each.name in only]
     slow = replace(speech, timeout=LONG)
     ends = asyncio.run(_ask(questions, target, slow, wait, trials, one_by_one))
     return [

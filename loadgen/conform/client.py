@@ -45,6 +45,8 @@ class Seen:
         late: By how many seconds an act of the client's own was late at most.
         answers: Status and body of each answer that came whole, in order.
         data: What came.
+        behind: Whether the server had closed when the client, which took nothing, read
+            at last: the end stood behind bytes that its window had kept back.
         lost: Whether a request was on its way that the server neither answered nor
             refused, and it had not said that it would close.
         streams: Of HTTP/2: status, body and end of each stream, in order.
@@ -56,6 +58,7 @@ class Seen:
     late: float = 0.0
     answers: list[tuple[int, bytes]] = field(default_factory=list)
     data: bytes = b""
+    behind: bool = False
     lost: bool = False
     streams: list[tuple[int, bytes, str]] = field(default_factory=list)
 
@@ -81,9 +84,13 @@ class Client:
         self._reading = asyncio.create_task(self._read())
 
     def deaf(self) -> None:
-        """Read nothing, and notice the end all the same."""
+        """Read nothing, and notice the end all the same. One that lives reads on later,
+        and the end of what came may be in its kernel before that: no loss.
+        """
         if self._reading is not None:
             self._reading.cancel()
+        if self.kind.lives:
+            return
         self._watching = asyncio.create_task(self._watch())
 
     async def _read(self) -> None:
@@ -270,6 +277,15 @@ class Client:
             place += len(text)
         return len(data) >= kind.gets and len(self.whole()) >= len(kind.answers)
 
+    async def _ends_behind(self) -> bool:
+        """Read all that has waited; whether an end comes behind it."""
+        self.hear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE / 4):
+                await self.over.wait()
+        ended, self.seen.ended = self.seen.ended is not None, None
+        return ended and not self.whole()
+
     async def play(self, patience: float) -> Seen:
         """Do all acts, and wait until the kind has what it wants, or *patience* is
         over.
@@ -290,8 +306,11 @@ class Client:
                     await self.until(self.content)
                 else:
                     await self.over.wait()
-        except (Gone, TimeoutError):
+        except Gone:
             pass
+        except TimeoutError:
+            if self._watching is not None and not self.kind.lives:
+                seen.behind = await self._ends_behind()
         finally:
             seen.answers, seen.data = self.whole(), bytes(self.data)
             self.note()
@@ -393,6 +412,8 @@ def answers(data: bytes, wanted: tuple[Want, ...], ended: bool) -> list[tuple[in
     found: list[tuple[int, bytes]] = []
     while HEAD_END in data:
         head, _, rest = data.partition(HEAD_END)
+        if not head.startswith(b"HTTP/"):
+            break  # what comes before it is of no answer
         words = head.split(None, 2)
         status = int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
         if status < 200 and status != 101:

@@ -114,7 +114,7 @@ class Http2(Client):
         self._asked.append(act)
         self.streams[number] = Stream(window=self.first_window)
         head = [(":method", act.method), (":path", act.path)]
-        head += [(":scheme", "http"), (":authority", "guests")]
+        head += [(":scheme", "http"), (":authority", "localhost")]
         if act.method == "CONNECT":
             head += [(":protocol", "websocket"), ("sec-websocket-version", "13")]
         block = self._encoder.encode(head)

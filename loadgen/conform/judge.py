@@ -94,6 +94,8 @@ def _last_sent(kind: Kind, seen: Seen, since: int) -> float:
 def _meets(want: Want, status: int, body: bytes) -> bool:
     if not want.status:
         return True
+    if not body.endswith(want.ends):
+        return False
     if isinstance(want.body, int):
         return status == want.status and len(body) == want.body
     return status == want.status and (want.body is None or body == want.body)

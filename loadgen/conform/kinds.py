@@ -20,7 +20,7 @@ LONG = 1.6
 
 def get(path: str = "/", *headers: str, method: str = "GET", version: str = "1.1") -> bytes:
     """A request without a body."""
-    lines = [f"{method} {path} HTTP/{version}", "Host: guests", *headers, "", ""]
+    lines = [f"{method} {path} HTTP/{version}", "Host: localhost", *headers, "", ""]
     return "\r\n".join(lines).encode()
 
 
@@ -49,6 +49,13 @@ def rests(count: int, seconds: float, what: bytes = get()) -> tuple[Act, ...]:
 
 HTTP_LIVES = (
     Kind(name="asks once, and says close", acts=(Send(CLOSE),), answers=(HELLO,), quick=True),
+    Kind(
+        name="says close, and takes 300 kB after 0.4 s",
+        acts=(Deaf(), Send(get("/some?300000", "Connection: close")), Rest(0.4), Hear()),
+        answers=(Want(300_000),),
+        window=8192,
+        quick=True,
+    ),
     Kind(
         name="asks once in HTTP/1.0",
         acts=(Send(get(version="1.0")),),
@@ -128,8 +135,11 @@ HTTP_LIVES = (
     ),
     Kind(
         name="sends chunks and trailers",
-        acts=(Send(CHUNKED + b"2\r\nab\r\n"), Rest(0.5), Send(b"0\r\nX-Sum: 1\r\n\r\n")),
-        answers=(Want(b"ab"),),
+        acts=(
+            *(Send(CHUNKED + b"2\r\nab\r\n"), Rest(0.5), Send(b"0\r\nX-Sum: 1\r\n\r\n")),
+            *(Until(1), Send(get())),
+        ),
+        answers=(Want(b"ab"), HELLO),
     ),
     Kind(
         name="sends no chunk but the last",
@@ -212,6 +222,12 @@ HTTP_LIVES = (
         name="pipelines three requests",
         acts=(Send(get() * 3), Until(3), Rest(0.5), Send(get())),
         answers=(HELLO,) * 4,
+        quick=True,
+    ),
+    Kind(
+        name="pipelines three requests that have different answers",
+        acts=(Send(post(body=b"first") + get() + post(body=b"third")),),
+        answers=(Want(b"first"), HELLO, Want(b"third")),
         quick=True,
     ),
     Kind(
@@ -460,11 +476,13 @@ HTTP_DIES = (
         name="half-closes in the middle of a head",
         acts=(Send(HALF_HEAD), Shut()),
         limit="headers",
+        done=True,
     ),
     Kind(
         name="half-closes in the middle of a body",
         acts=(Send(HEAD_OF_POST + b"01234"), Shut()),
         limit="body",
+        done=True,
         quick=True,
     ),
     Kind(

@@ -19,6 +19,7 @@ from ..plan.acts import (
     Busy,
     Deaf,
     Done,
+    Hear,
     Kind,
     Pings,
     Rest,
@@ -108,9 +109,14 @@ STOPS = (
     _at_a_stop(
         "takes 6 MB slowly, for a second",
         *(At(-0.4), Deaf(), Send(get("/some?6000000"))),
-        Take(size=1_500_000, every=0.35, total=5_900_000),
+        *(Take(size=1_500_000, every=0.35, total=5_900_000), Hear()),
         answers=(Want(6_000_000),),
         window=65536,
+    ),
+    _at_a_stop(
+        "listens to events, and none is cut in two",
+        *(At(-0.5), Send(get("/events?6"))),
+        answers=(Want(None, ends=b"\n\n"),),
     ),
     _at_a_stop(
         "asks all the time at a distance of 40 ms",

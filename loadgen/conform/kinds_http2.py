@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from hyperframe.frame import ContinuationFrame, DataFrame, HeadersFrame
-
 from ..plan.acts import (
     HELLO,
     Act,
@@ -27,13 +25,20 @@ from ..plan.acts import (
 from .kinds import NEAR
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-HALF = HeadersFrame(1, b"\x82\x86", flags=["END_STREAM"]).serialize()
+HEADERS, DATA, CONTINUATION = 1, 0, 9
+END_STREAM, END_HEADERS = 1, 4
+
+
+def _frame(kind: int, data: bytes, flags: int = 0) -> bytes:
+    """A frame of the first stream."""
+    return len(data).to_bytes(3, "big") + bytes([kind, flags, 0, 0, 0, 1]) + data
+
+
+HALF = _frame(HEADERS, b"\x82\x86", END_STREAM)
 """A block of headers that has only begun: `:method GET`, `:scheme http`."""
-REST = b"\x84\x01\x06guests"
+REST = b"\x84\x01\x09localhost"
 """The rest of it: `:path /`, and `:authority`."""
-ENDED = ContinuationFrame(1, REST, flags=["END_HEADERS"]).serialize()
-EMPTY = ContinuationFrame(1, b"").serialize()
-NOTHING = DataFrame(1, b"").serialize()
+ENDED = _frame(CONTINUATION, REST, END_HEADERS)
 POST = Ask("/echo", "POST", end=False)
 ASKED: tuple[Act, ...] = (Begin(), Ask(), Done(0))
 

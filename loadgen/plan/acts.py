@@ -222,12 +222,13 @@ Act = (
 @dataclass(frozen=True)
 class Want:
     """An answer: its body, or the length of it; None: any. *head*: to HEAD, so it has
-    no body.
+    no body; *ends*: what its body ends with.
     """
 
     body: bytes | int | None = b"hello"
     status: int = 200
     head: bool = False
+    ends: bytes = b""
 
 
 HELLO = Want()

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from loadgen.conform.client import OWN_LAG, PATIENCE, Address, Seen
 from loadgen.conform.control import Lag, control
@@ -187,10 +186,9 @@ async def stopped(
     and the servers' own.
     """
     loop, late = asyncio.get_running_loop(), COARSE if coarse else LATE
-    stop = loop.time() + LEAD + len(kinds) * APART
     servers = stock, guarded
 
-    async def told(server: Server) -> float | None:
+    async def told(server: Server, stop: float) -> float | None:
         await asyncio.sleep(stop - loop.time())
         server.stop()
         until = stop + MOST_A_STOP
@@ -198,19 +196,19 @@ async def stopped(
             await asyncio.sleep(OWN_LAG / 2)
         return None if server.status is None else loop.time()
 
-    async def one(*arguments: Any) -> Seen:
+    async def one(kind: Kind, where: Address, place: int, stop: float) -> Seen:
         try:
-            return await played(*arguments)
+            borne = PATIENCE if kind.lives else MOST_A_STOP
+            return await played(kind, where, borne, place * APART, stop)
         except OSError:  # it came too late: that proves nothing
             return Seen([(stop, stop)], ended=stop, how="refused", late=LEAD)
 
-    async with control() as lag:
+    async with control() as lag:  # which takes a while to start
+        stop = loop.time() + LEAD + len(kinds) * APART
         asking = [
-            one(kind, each.address, PATIENCE if kind.lives else MOST_A_STOP, n * APART, stop)
-            for n, kind in enumerate(kinds)
-            for each in servers
+            one(kind, each.address, n, stop) for n, kind in enumerate(kinds) for each in servers
         ]
-        ends = asyncio.gather(*map(told, servers))
+        ends = asyncio.gather(*(told(each, stop) for each in servers))
         seen = await asyncio.gather(*asking)
         last = loop.time()
         gone = await ends

@@ -113,7 +113,7 @@ LOADGEN = {
         ["probe", "clients", "http2", "race", "backend", "vanish"],
         JUDGED | {"drive", "clients", "http2"},
     ),
-    "conform": JUDGED | {"drive", "clients", "http2", "probe"},
+    "conform": JUDGED | {"drive", "clients", "http2", "probe", "cli_options"},
     "simulate": JUDGED | {"drive"},
     "journals": JUDGED | {"simulate"},
     "cli_options": JUDGED | {"drive"},
@@ -405,7 +405,7 @@ def test_the_judge_knows_nothing_of_the_judged(path: Path) -> None:
         "loadgen.journals",
     }:  # they write its files, and keep no time by it
         assert ours <= {"reaper.journal", "reaper.journal.schema"}
-    elif name == "loadgen.judge.page":  # it draws what was judged
+    elif name in {"loadgen.judge.page", "loadgen.conform.page"}:  # they draw what was judged
         assert ours <= {"reaper.html.charts", "reaper.html.parts", "reaper.html.units"}
     else:
         assert not ours

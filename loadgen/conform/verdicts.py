@@ -1,0 +1,142 @@
+"""Whether a server is right with a kind of clients, by what the client saw.
+
+One rule: *right, wrong, or not judged*: a client that was late itself, a limit that
+nobody knows, a route that is missing judge nothing, and are counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..plan.acts import Act, Busy, Drip, Kind, Rest, Take, Until
+from ..units import seconds
+from .client import Seen
+from .grounds import Ground, ground
+from .judge import End, judged
+from .subject import STOP, Limit, Subject
+
+RIGHT, WRONG, NOT_JUDGED = "right", "wrong", "not judged"
+MACHINE = 0.1
+"""Seconds by which the machine may be late before a client that rests proves no
+loss.
+"""
+EARLY = 0.02
+"""Seconds by which a close may be early: the kernel's clocks are two."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is to be said of a server and a kind of clients.
+
+    Attributes:
+        word: `right`, `wrong` or `not judged`.
+        why: What is wrong, or why it is not judged.
+        saw: What the client sent, what came back, and when.
+        limit_s: The limit that it was measured by, in seconds; None: none.
+        after_s: Seconds from the beginning of that limit to the end; None: there was
+            none, or no limit ends the kind.
+        lag_s: By how much the machine itself was late meanwhile.
+        tries: How often it was tried.
+    """
+
+    kind: Kind
+    word: str
+    why: str = ""
+    saw: str = ""
+    limit_s: float | None = None
+    after_s: float | None = None
+    lag_s: float = 0.0
+    tries: int = 1
+
+    @property
+    def ground(self) -> Ground:
+        """Why a server is to do so."""
+        return ground(self.kind)
+
+    def row(self) -> dict[str, Any]:
+        """The verdict for a machine."""
+        about = self.ground
+        return {
+            "kind": self.kind.name,
+            "group": about.group,
+            "verdict": self.word,
+            "level": about.level,
+            "source": about.source or None,
+            "ground": about.why,
+            "why": self.why or None,
+            "saw": self.saw or None,
+            "limit_s": self.limit_s,
+            "after_s": self.after_s,
+            "lag_s": round(self.lag_s, 3),
+            "tries": self.tries,
+        }
+
+
+def judge(kind: Kind, seen: Seen, subject: Subject, lag: float, stop: float = 0.0) -> Verdict:
+    """The verdict on a client of *kind*, which is cut to *subject*.
+
+    Args:
+        lag: Seconds by which the machine was late.
+        stop: When the server was told to stop, by the loop's clock.
+    """
+    end = judged(kind, seen, stop)
+    limit = Limit(subject.drain) if kind.world == "stop" else subject.limits.get(kind.limit)
+    why = _lost(end) if kind.lives else _held(kind, end, seen, limit, subject.tick, lag)
+    word = WRONG if why else RIGHT
+    if why and kind.lives and lag > MACHINE and any(map(_rests, kind.acts)):
+        word, why = NOT_JUDGED, f"the machine was {seconds(lag)} late itself"
+    if end.doubt and (word == WRONG or not kind.lives):
+        word, why = NOT_JUDGED, f"the client was {end.doubt}"
+    return Verdict(
+        kind,
+        word,
+        why,
+        end.about,
+        None if limit is None or kind.lives else limit.seconds,
+        None if end.after is None else round(end.after, 3),
+        lag,
+    )
+
+
+def _rests(act: Act) -> bool:
+    """Whether a client that does *act* may be late with it."""
+    if isinstance(act, Rest | Busy):
+        return act.seconds > 0
+    return isinstance(act, Drip | Take)
+
+
+def _lost(end: End) -> str:
+    return "" if end.kept else "the client lost what it asked for"
+
+
+def _held(kind: Kind, end: End, seen: Seen, limit: Limit | None, tick: float, lag: float) -> str:
+    assert limit is not None  # or it would not have been tried
+    name = "the stop" if kind.limit == STOP or kind.world == "stop" else f"`{kind.limit}`"
+    most = limit.seconds + limit.spread + tick + lag
+    if end.after is None and seen.behind:
+        return ""  # it was closed; when, the client's window hides
+    if end.after is None:
+        return f"held beyond {name}, {seconds(limit.seconds)}"
+    if end.after > most:
+        return f"ended {seconds(end.after)} after it, where {name} is {seconds(limit.seconds)}"
+    if kind.world != "stop" and not kind.done:
+        first = limit.seconds if limit.given else 0.9 * limit.seconds
+        if end.early is not None and end.early + lag < first - EARLY:
+            return f"ended {seconds(end.early)} after it, before {name}, {seconds(limit.seconds)}"
+    if kind.limit == "keep_alive" and len(seen.answers) > _asked(kind):
+        return f"answers {seen.answers[-1][0]} to a request that nobody made"
+    return ""
+
+
+def _asked(kind: Kind) -> int:
+    """How many requests a dead client has made, and waited for."""
+    return max((act.count for act in kind.acts if isinstance(act, Until)), default=0) or 1
+
+
+def too_far(kind: Kind, subject: Subject) -> float:
+    """Seconds after which a client that is not ended is held."""
+    if kind.world == "stop":
+        return subject.drain + subject.tick + 1.0
+    limit = subject.limits[kind.limit]
+    return limit.seconds + limit.spread + subject.tick + 1.0
