@@ -35,6 +35,7 @@ EXTRA = {
     "idle tick large": 400,
     "register and release": 2000,
     "the same, among others": 2000,
+    "the same, a timeout each": 2000,
     "the same, the least in Python": 2000,
     "the same, a heap": 2000,
 }

@@ -74,6 +74,16 @@ def crowd() -> reaper.IdleReaper:
     return core
 
 
+def own_timeouts() -> reaper.IdleReaper:
+    """The same, of leases with a timeout each: between 30 and 50 s, as those that the
+    part registers.
+    """
+    core = reaper.IdleReaper(tick=1.0)
+    for uid in range(LARGE):
+        core.register(uid, 30.0 + 20.0 * uid / LARGE, now=1.0)
+    return core
+
+
 class Floor:
     """What must be done in Python to keep an object by its key and in order, and to let
     it go: one object of four slots, a dict and a list. No argument is checked, no time
@@ -138,6 +148,11 @@ def parts() -> dict[str, Callable[[int], None]]:
         ("ring.touch(uid)", "it.touch(5)", ring),
         ("register and release", "it.register('new', 30.0, 1.0).release()", many.core),
         ("the same, among others", "it.register('new', 30.0, 1.0).release()", crowd()),
+        (
+            "the same, a timeout each",
+            "it.register('new', 30.0 + n % 20000 / 1000, 1.0).release()",
+            own_timeouts(),
+        ),
         (
             "the same, the least in Python",
             "it.release(it.register('new', 30.0, 1.0))",

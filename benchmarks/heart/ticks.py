@@ -134,7 +134,7 @@ def table(found: dict[str, Any]) -> str:
         )
         rows.append([f"**{kind.name}**" if kind in peers.OURS else kind.name, *cells])
     return markdown([f"{short(size)} connections", *COLUMNS], rows) + (
-        "\n\nOne timeout for all, the easiest case for the peers. "
+        "\n\nOne timeout for all, the easiest case for us, but where it says a timeout each. "
         "*1 % due*: all others have spoken, and are looked at in that tick. "
         f"*Traffic*: each speaks every {found['touch_every_s']} s."
     )

@@ -186,6 +186,21 @@ class UidTouch(LeaseTouch):
             self.core.discard(key)
 
 
+class OwnTimeouts(LeaseTouch):
+    """The same, where no two connections have the same timeout: they lie between
+    *timeout* and a tenth more.
+    """
+
+    name = "lease.touch(), a timeout each"
+
+    def register(self, count: int, now: float) -> None:
+        register, least = self.core.register, self.timeout
+        self.held = [
+            register(key, least + least * number / (10 * count), now)
+            for number, key in enumerate(self.keys[:count])
+        ]
+
+
 # ---- others
 
 
@@ -411,6 +426,6 @@ class TrioScope(Peer):
 
 
 FLOORS: list[type[Peer]] = [EmptyCall, EmptyAgain, DictStore]
-OURS: list[type[Peer]] = [LeaseTouch, UidTouch]
+OURS: list[type[Peer]] = [LeaseTouch, UidTouch, OwnTimeouts]
 THEIRS: list[type[Peer]] = [HeapRearmed, Lru, AsyncioTimer, TrioScope]
 ALL: list[type[Peer]] = [*FLOORS, *OURS, *THEIRS]

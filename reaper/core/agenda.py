@@ -26,6 +26,7 @@ so:
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
 from typing import NamedTuple
@@ -43,6 +44,11 @@ looked at, `STEPS_PER_SLOT`. About 1 ms.
 
 ALL = float("inf")
 """More steps than there can be: stands for no bound."""
+
+MOST_EXACT = 32
+"""Keys that an epoch may have before `crowded` is called. A server has a key for each
+of its limits and phases, less than these.
+"""
 
 SLOTS_PER_CALL = STEPS_PER_CALL // STEPS_PER_SLOT
 """Slots that one call at most puts where they wait, or drops because they are empty."""
@@ -63,18 +69,21 @@ class Agenda:
         tick: Seconds a tick of the wheel.
         span: Ticks before its due instant at which a slot is near, and slots a level of
             the wheel.
+        crowded: Called once, when an epoch has come to have `MOST_EXACT` keys.
     """
 
     __slots__ = (
-        "_order", "behind", "ended", "far", "moved", "near", "now", "origin", "postponed", "slots",
-        "span", "tick", "unfiled",
+        "_crowded", "_most_keys", "_order", "behind", "ended", "far", "moved", "near", "now",
+        "origin", "postponed", "slots", "span", "tick", "unfiled",
     )  # fmt: skip
 
-    def __init__(self, tick: float, span: int) -> None:
+    def __init__(self, tick: float, span: int, crowded: Callable[[], object]) -> None:
         self.tick = tick
         self.span = span
         self.now: float = 0.0  # as of which slots are near
         self.origin: float = 0.0  # the wheel counts ticks since then
+        self._crowded: Callable[[], object] | None = crowded
+        self._most_keys: int = MOST_EXACT
         # Every slot but those of suspended leases and of postponed limits, in order of
         # creation.
         self.slots: Row = Row()
@@ -96,9 +105,8 @@ class Agenda:
         slot = epoch.slots.get(key)
         if slot is not None:
             return slot
-        if len(epoch.slots) >= MOST_KEYS:
-            epoch.slots = {}
-            epoch.forgot = True
+        if len(epoch.slots) >= self._most_keys:
+            self._relieve(epoch)
         slot = epoch.slots[key] = IdleSlot(epoch, key)
         if type(epoch) is Never:
             epoch.row.add(slot)
@@ -110,6 +118,15 @@ class Agenda:
         else:
             self._schedule(slot)
         return slot
+
+    def _relieve(self, epoch: Epoch) -> None:
+        """*epoch* has come to have many keys."""
+        crowded, self._crowded, self._most_keys = self._crowded, None, MOST_KEYS
+        if crowded is not None:
+            crowded()
+        if len(epoch.slots) >= MOST_KEYS:
+            epoch.slots = {}
+            epoch.forgot = True
 
     def epoch_ended(self, now: float) -> None:
         """Note that the open epoch was closed at *now*."""

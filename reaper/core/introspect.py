@@ -58,7 +58,7 @@ def explain(core: IdleReaper, uid: Hashable, lease: Lease) -> Explanation:
         place = f"wheel level {where[0]} slot {where[1]}"
     return Explanation(
         uid=uid,
-        timeout=timeout,
+        timeout=lease.timeout,
         reason=reason,
         suspended=lease.suspended,
         active_from=epoch.opened,
@@ -117,7 +117,10 @@ def census(
         (instant, lease)
         for instant, epoch, timeout, same in due
         for lease in same
-        if lease._epoch is epoch and lease.timeout == timeout and not lease.suspended
+        if lease._epoch is epoch
+        and lease.alive
+        and lease._slot.key[0] == timeout
+        and not lease.suspended
     )
     return Census(counts, list(islice(silent, named)))
 
@@ -180,6 +183,11 @@ def check(core: IdleReaper) -> None:
         for lease in slot:
             if lease not in known:
                 raise InvariantViolated(f"{lease!r} lies in a slot but is not registered")
+            asked, waits = lease.timeout, slot.key[0]
+            if (asked is None) != (waits is None) or (
+                asked is not None and waits is not None and not 0 <= waits - asked < core.tick / 4
+            ):
+                raise InvariantViolated(f"{lease!r} lies in a slot that waits for {waits} s")
             if lease._epoch.rank < slot.epoch.rank:
                 raise InvariantViolated(f"{lease!r} lies in a slot that is due after it")
     suspended = 0

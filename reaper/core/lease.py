@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 Key = tuple[float | None, str]
 """What the leases of one slot have in common besides their epoch: (timeout in seconds,
-None for none; reason).
+None for none; reason). Where a core rounds, the timeout is the one asked for or up to a
+quarter of a tick more.
 """
 
 OPEN = float("inf")
@@ -174,10 +175,10 @@ class Lease:
 
     @property
     def timeout(self) -> float | None:
-        """Seconds of silence allowed; None: no timeout, or not alive, which `alive`
-        tells apart.
+        """Seconds of silence allowed, as they were asked for; None: no timeout, or not
+        alive, which `alive` tells apart.
         """
-        return None if self._chunk is None else self._slot.key[0]
+        return None if self._chunk is None else self._core._asked_of(self, self._slot.key[0])
 
     @property
     def reason(self) -> str | None:
@@ -260,14 +261,30 @@ class Expiry(NamedTuple):
     lateness: float
     """now - due, >= 0."""
     timeout: float
-    """The timeout that was in force, seconds: due less the end of the epoch of its last
-    activity.
+    """The timeout that was asked for, seconds: due less the end of the epoch of its
+    last activity, or up to a quarter of a tick less than that (`IdleReaper`, theory).
     """
 
 
 Changed = Callable[[Lease], object]
 Hook = Callable[[Expiry], object]
 ErrorHook = Callable[[Exception, Expiry], object]
+
+
+class Asked:
+    """The hook of a lease that has no slot `asked`: it keeps the timeout that was asked
+    for, where the key of its slot is another one. The hook that it had is called.
+    """
+
+    __slots__ = ("hook", "timeout")
+
+    def __init__(self, timeout: float | None, hook: Hook | None) -> None:
+        self.timeout: float | None = timeout
+        self.hook: Hook | None = hook
+
+    def __call__(self, expiry: Expiry) -> None:
+        if self.hook is not None:
+            self.hook(expiry)
 
 
 def call_hooks(
@@ -317,7 +334,7 @@ class Explanation:
 
     uid: Any
     timeout: float | None
-    """In force, seconds; None: no timeout."""
+    """As it was asked for, seconds; None: no timeout."""
     reason: str
     """What a reap would give as its reason."""
     suspended: bool
@@ -434,7 +451,9 @@ def _release(self: Lease) -> bool:
     return True
 
 
-def bind(base: type[Lease], namespace: dict[str, Any], *, reports: bool = False) -> type[Any]:
+def bind(
+    base: type[Lease], namespace: dict[str, Any], *, reports: bool = False, rounds: bool = False
+) -> type[Any]:
     """The lease class of one core, whose `touch` finds the open epoch in *namespace*,
     under that name, and whose `release` finds there the core, its counts, and its epoch
     that never closes.
@@ -447,11 +466,13 @@ def bind(base: type[Lease], namespace: dict[str, Any], *, reports: bool = False)
     Args:
         reports: Give it the touch that calls `silence_ended` for epochs closed before
             `edge`, and the slots of `REPORTING`.
+        rounds: Give it a slot `asked`, for a timeout that its slot's key is not.
     """
     # CPython keeps what it learnt about a store in the code object. Two cores must not
     # share one, or each would unlearn what the other taught (tests/core/test_reaper.py:
     # test_two_cores_do_not_share...).
-    found: dict[str, Any] = {"__slots__": REPORTING if reports else ()}
+    more = (REPORTING if reports else ()) + ("asked",) * rounds
+    found: dict[str, Any] = {"__slots__": more}
     if reports:
         found["__init__"] = _begin_reporting
     for name, body in ("touch", _reporting_touch if reports else _touch), ("release", _release):

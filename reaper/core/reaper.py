@@ -56,6 +56,17 @@ at about once per timeout, however often it spoke. Four ideas:
    So a lease moves at most once per timeout; a chunk whose leases all spoke last in one
    epoch moves as one.
 
+TIMEOUTS OF THEIR OWN
+
+A slot costs many times what a lease does. Where connections have few timeouts between
+them that is nothing. Where each has its own, each would have a slot; so a core that has
+once seen more than `MOST_EXACT` keys in one epoch rounds from then on: a key's timeout
+is a whole number of quarters of a tick, the next one that is not less than what was
+asked for (`_round_timeouts`). Nothing is early by that. It is up to a quarter of a tick
+later, so an epoch then lasts three quarters of a tick at the most, and one tick is
+still all that a reap may be late. A lease keeps what was asked for: in a slot `asked`
+of a class with a field more, or, if it was made before, beside its hook (`Asked`).
+
 THE STEPS OF A WAKE
 
     next_wakeup   the end of the open epoch, or the next due instant, whichever is
@@ -120,6 +131,7 @@ from .agenda import ALL, STEPS_PER_CALL, Agenda, Due
 from .introspect import check, explain, oldest
 from .lease import (
     OPEN,
+    Asked,
     Changed,
     Epoch,
     ErrorHook,
@@ -140,6 +152,9 @@ from .ticks import check_count, check_limit, check_now, check_timeout
 
 LONG_AGO = -sys.float_info.max
 """Before any instant that is named."""
+
+MOST_QUARTERS = float(1 << 50)
+"""Timeouts of more quarters of a tick are not rounded."""
 
 Spare = Callable[[Sequence[Lease]], Collection[Lease] | Mapping[Lease, bool]]
 """The final check: of these leases, which are to live on? As a collection: those that
@@ -216,8 +231,13 @@ class IdleReaper:
         # The epoch that never closes: suspended leases lie in its slots.
         self._never = Never()
         # Where the other slots wait until they are due.
-        self._agenda = agenda = Agenda(self.tick, wheel_size)
+        self._agenda = agenda = Agenda(self.tick, wheel_size, self._round_timeouts)
         self._slot_of: Callable[[Epoch, Key], IdleSlot] = agenda.slot_of
+
+        # A quarter of a tick, to which timeouts are rounded; None: they are not.
+        self._quarter: float | None = None
+        # By its quarters, the slots of the open epoch for `_last_reason`.
+        self._by_quarters: dict[float, IdleSlot] = {}
 
         # What a touch and a release read: names in a namespace of this core's own, see
         # `bind`.
@@ -271,8 +291,8 @@ class IdleReaper:
                 0, or since is no lease of this core. State unchanged.
             ClockWentBackwards: now precedes an instant named before. State unchanged.
             DuplicateUid: uid is registered already. State unchanged.
-        Cost: O(1). Every distinct (timeout, reason) adds one slot per epoch: share
-        timeouts; draw jitter in ticks.
+        Cost: O(1), whether timeouts are shared or not.
+        Timing: never due before now + timeout, and at most one tick later.
         """
         # All is written out here: with `release` it is what a connection costs that
         # says nothing.
@@ -362,8 +382,7 @@ class IdleReaper:
 
         self._namespace["silence_ended"] = silence_ended
         self._namespace["edge"] = self._open.opened - self._edge
-        base: Any = self._lease_type.__base__
-        self._lease_type = bind(base, self._namespace, reports=True)
+        self._bind_leases()
         if changed is not None:
             self._changed = changed
         self.touch = self._touch_by_lease  # type: ignore[method-assign]
@@ -383,6 +402,35 @@ class IdleReaper:
         if lease is not None:
             lease.touch()
         return lease is not None
+
+    def _bind_leases(self) -> None:
+        """Have leases made from now on know what this core does."""
+        base: Any = self._lease_type.__base__
+        self._lease_type = bind(
+            base, self._namespace, reports=self._edge is not None, rounds=self._quarter is not None
+        )
+
+    def _round_timeouts(self) -> None:
+        """From now on round timeouts. What lies in a slot already keeps its key."""
+        quarter = self.tick / 4
+        if quarter > 0.0:
+            self._quarter = quarter
+            self.epoch_length = min(self.epoch_length, self.tick - quarter)
+            self._last = None
+            self._bind_leases()
+            # Not by attributes of this core: CPython would then look for a method of
+            # any other one more slowly, too.
+            self.__class__ = RoundingReaper
+
+    def _asked_of(self, lease: Lease, waits: float | None) -> float | None:
+        """The timeout that was asked for *lease*, alive or reaped just now, of which
+        the slot's key says *waits*.
+        """
+        return waits
+
+    def _as_asked(self, expired: list[Expiry]) -> list[Expiry]:
+        """*expired* with the timeouts that were asked for."""
+        return expired
 
     def discard(self, uid: Hashable) -> bool:
         """`release()` the lease of *uid*; False if it is not registered. O(1)."""
@@ -729,6 +777,7 @@ class IdleReaper:
                 Expiry(lease.uid, lease, reason, instant, now, lateness, timeout)
                 for lease in leases
             ]
+        expired = self._as_asked(expired)
         self._counts.expired += len(expired)
         if self._hooks:
             call_hooks(
@@ -778,3 +827,110 @@ class IdleReaper:
             InvariantViolated: the first one that does not hold.
         """
         check(self)
+
+
+class RoundingReaper(IdleReaper):
+    """An `IdleReaper` whose connections have timeouts of their own: see the theory. One
+    becomes this by itself, never directly.
+    """
+
+    _quarter: float
+
+    def _rounded(self, timeout: float) -> float:
+        """*timeout*, > 0, up to the next whole quarter of a tick. Never less: the
+        quotient's floor is exact, and a product is rounded to the nearest float, of
+        which *timeout* is one.
+        """
+        quarters = -(-timeout // self._quarter)
+        # Beyond this a float does not tell quarters apart.
+        return quarters * self._quarter if quarters < MOST_QUARTERS else timeout
+
+    def _asked_of(self, lease: Lease, waits: float | None) -> float | None:
+        asked = getattr(lease, "asked", waits)
+        hook = self._hooks.get(lease)
+        return hook.timeout if type(hook) is Asked else asked
+
+    def _ask(self, lease: Lease, timeout: float | None, waits: float | None) -> None:
+        """Note the *timeout* that was asked for *lease*, whose slot's key will say
+        *waits*.
+        """
+        if hasattr(type(lease), "asked"):
+            lease.asked = timeout  # type: ignore[attr-defined]
+            return
+        hook = self._hooks.pop(lease, None)
+        if type(hook) is Asked:
+            hook = hook.hook
+        if timeout != waits:
+            hook = Asked(timeout, hook)
+        if hook is not None:
+            self._hooks[lease] = hook
+
+    def register(
+        self,
+        uid: Hashable,
+        timeout: float | None,
+        now: float,
+        on: Hook | None = None,
+        *,
+        reason: str = "idle",
+        since: Lease | None = None,
+    ) -> Lease:
+        # Written out as in the base class, and for the same reason.
+        slot = quarters = None
+        if since is not None:
+            if not isinstance(since, Lease) or since._core is not self:
+                raise InvalidArgument(f"since must be a lease of this core, got {shown(since)}")
+            timeout = None if timeout is None else check_timeout("timeout", timeout)
+        elif type(timeout) is float and 0.0 < timeout < OPEN:
+            quarters = -(-timeout // self._quarter)
+            if self._last is not None and reason is self._last_reason:
+                slot = self._by_quarters.get(quarters)
+        elif timeout is not None:
+            timeout = check_timeout("timeout", timeout)
+        if type(now) is not float or not self._latest <= now < OPEN:
+            now = check_now(now, self._latest)
+        lease = self._lease_type()
+        lease.uid = uid
+        lease.asked = timeout
+        if self._leases.setdefault(uid, lease) is not lease:
+            raise DuplicateUid(f"uid {shown(uid)} is registered already; release its lease first")
+        self._latest = now
+        if slot is None:
+            known = self._last is not None and reason is self._last_reason
+            key = None if timeout is None else self._rounded(timeout), reason
+            slot = self._slot_like(key, timeout, since, now)
+            if since is None and not known:
+                self._by_quarters = {}
+            if quarters is not None and quarters < MOST_QUARTERS:
+                self._by_quarters[quarters] = slot
+        elif slot.epoch is not self._open:  # the uid's own __hash__ has closed it
+            slot = self._slot_of(self._open, slot.key)
+        lease._epoch = slot.epoch
+        # `Slot.add`, written out.
+        chunks = slot.chunks
+        chunk = chunks[-1] if chunks else slot.room()
+        items = chunk.items
+        lease._pos = position = len(items)
+        if position >= CHUNK:
+            chunk = slot.room()
+            items = chunk.items
+            lease._pos = 0
+        lease._chunk = chunk
+        items.append(lease)
+        if on is not None:
+            self._hooks[lease] = on
+        return lease
+
+    def _retime(self, lease: Lease, timeout: float | None, now: float, reason: str | None) -> bool:
+        waits = None if timeout is None else self._rounded(check_timeout("timeout", timeout))
+        now = check_now(now, self._latest)
+        if lease._chunk is None:
+            return False
+        self._ask(lease, timeout if timeout is None else float(timeout), waits)
+        return super()._retime(lease, waits, now, reason)
+
+    def _as_asked(self, expired: list[Expiry]) -> list[Expiry]:
+        return [
+            Expiry(*fields[:-1], self._asked_of(fields[1], fields[-1]))  # type: ignore[arg-type]
+            for fields in expired
+        ]

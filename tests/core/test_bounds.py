@@ -92,8 +92,14 @@ class Lines:
         return found, self.count
 
 
-def make_small(patch: pytest.MonkeyPatch) -> None:
-    """Have a call take few steps, and a chunk few entries."""
+def make_small(patch: pytest.MonkeyPatch, *, rounds: bool = False) -> None:
+    """Have a call take few steps, and a chunk few entries.
+
+    Args:
+        rounds: Whether timeouts are rounded, which leaves few slots to do harm with.
+    """
+    if not rounds:
+        patch.setattr(IdleReaper, "_round_timeouts", lambda core: None)
     for module in slots, sweep, wheel, core_module:
         patch.setattr(module, "CHUNK", CHUNK)
     patch.setattr(sweep, "WORTH_MOVING", CHUNK // 2)
@@ -102,6 +108,7 @@ def make_small(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "STEPS_PER_SLOT", STEPS_PER_SLOT)
     patch.setattr(sweep, "STEPS_PER_CHUNK", STEPS_PER_CHUNK)
     patch.setattr(agenda, "MOST_KEYS", MOST_KEYS)
+    patch.setattr(agenda, "MOST_EXACT", 4)
     patch.setattr(agenda, "SLOTS_PER_CALL", SLOTS_PER_CALL)
 
 
@@ -110,10 +117,12 @@ class Adversary(RuleBasedStateMachine):
     order.
     """
 
+    rounds = False
+
     def __init__(self) -> None:
         super().__init__()
         self.patch = pytest.MonkeyPatch()
-        make_small(self.patch)
+        make_small(self.patch, rounds=self.rounds)
         self.core = IdleReaper(tick=TICK, wheel_size=WHEEL_SIZE, epochs_per_tick=2)
         self.now = 1000.0
         self.lines = Lines()
@@ -133,7 +142,7 @@ class Adversary(RuleBasedStateMachine):
         return found
 
     def due(self, lease: Lease) -> float:
-        timeout, until = lease.timeout, lease.active_until
+        timeout, until = lease._slot.key[0], lease.active_until
         return float("inf") if timeout is None or until is None else until + timeout
 
     def some(self, share: float) -> list[Lease]:
@@ -226,6 +235,16 @@ class Adversary(RuleBasedStateMachine):
 TestNoCallIsLong = Adversary.TestCase
 TestNoCallIsLong.settings = settings(
     max_examples=settings().max_examples // 2, stateful_step_count=15, deadline=None
+)
+
+
+class RoundingAdversary(Adversary):
+    rounds = True
+
+
+TestNoCallIsLongWhereTimeoutsAreRounded = RoundingAdversary.TestCase
+TestNoCallIsLongWhereTimeoutsAreRounded.settings = settings(
+    max_examples=settings().max_examples // 4, stateful_step_count=15, deadline=None
 )
 
 
@@ -380,7 +399,10 @@ def test_nothing_is_reaped_before_what_is_left_in_the_wheel_and_due_earlier(
 
 
 @pytest.mark.parametrize("count", [1000, 4000])
-def test_work_that_a_call_has_left_is_done_by_as_many_calls_as_it_takes(count: int) -> None:
+def test_work_that_a_call_has_left_is_done_by_as_many_calls_as_it_takes(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(IdleReaper, "_round_timeouts", lambda core: None)
     core = IdleReaper(tick=TICK, epochs_per_tick=2)
     choose = random.Random(1)
     for uid in range(count):
