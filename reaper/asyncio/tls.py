@@ -1,16 +1,25 @@
 """TLS for servers whose handshakes are judged like everything else: on the stall clock,
 and after the loop has read.
 
-The rule of this module: *the raw connection has a lease from accept on*. asyncio bounds
-a handshake by a timer of its own. After a pause of the process that timer fires before
+The rule of this module: *the raw connection has a lease from accept on, and the
+server's protocol hears what it would hear from the loop itself*. asyncio bounds a
+handshake by a timer of its own. After a pause of the process that timer fires before
 the loop has read the ClientHello, which waits in the kernel; and nobody but asyncio
 knows who is in a handshake.
+
+So the loop is given the raw connection, and here it is handed to the loop's own
+protocol for TLS, as the loop would do. That one connects the server's protocol the
+moment the handshake is over, before it reads on. `start_tls` would tell us a pass
+later. By then a client that writes, says goodbye and leaves has been read to its end,
+and of 60 such clients 41 to 52 were not heard.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
+import sys
+from asyncio import sslproto
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +35,11 @@ NEVER = 1e8
 
 Options = dict[str, Any]
 
+Wrap = Callable[[Any, Any], Any]
+"""Makes the loop's protocol for TLS, given the server's protocol and a future, which is
+done when the handshake is over.
+"""
+
 
 def door(
     factory: Callable[[], Any],
@@ -34,7 +48,10 @@ def door(
     reaper: Callable[[], AsyncioReaper],
 ) -> Callable[[], Any]:
     """The factory to give `create_server` in the place of *factory*. It takes TLS out
-    of *options*.
+    of *options*. Call it in the loop.
+
+    On a loop whose protocol for TLS cannot be made here, TLS stays the loop's, and so
+    does the bound of the handshake: its timer gets the same seconds.
 
     Args:
         factory: Makes the server's protocols. As in asyncio one is made at accept, and
@@ -48,97 +65,79 @@ def door(
     context = options.get("ssl")
     if not isinstance(context, ssl.SSLContext):
         return factory
-    del options["ssl"]
-    given = options.pop("ssl_handshake_timeout", None)
-    shutdown = options.pop("ssl_shutdown_timeout", None)
-    return lambda: Door(factory(), context, seconds if given is None else given, shutdown, reaper())
+    given = options.get("ssl_handshake_timeout")
+    bound = seconds if given is None else given
+    wrap = _wrapping(asyncio.get_running_loop(), context, options.get("ssl_shutdown_timeout"))
+    if wrap is None:
+        options["ssl_handshake_timeout"] = bound or NEVER
+        return factory
+    for name in ("ssl", "ssl_handshake_timeout", "ssl_shutdown_timeout"):
+        options.pop(name, None)
+    return lambda: Door(factory(), wrap, bound, reaper())
+
+
+def _wrapping(loop: Any, context: ssl.SSLContext, shutdown: float | None) -> Wrap | None:
+    """Makes the protocols for TLS of *loop*; None: they cannot be made here.
+
+    Nobody has promised the class. So one is made at once, to see whether it can be.
+    """
+    kind: Any = sslproto.SSLProtocol
+    if not isinstance(loop, asyncio.BaseEventLoop):
+        theirs: Any = sys.modules.get("uvloop.loop")
+        if theirs is None or not isinstance(loop, theirs.Loop):
+            return None
+        kind = getattr(theirs, "SSLProtocol", None)
+    bounds = {"ssl_handshake_timeout": NEVER, "ssl_shutdown_timeout": shutdown}
+
+    def wrap(inner: Any, shaken: Any) -> Any:
+        return kind(loop, inner, context, shaken, server_side=True, **bounds)
+
+    try:
+        wrap(asyncio.Protocol(), None).connection_lost(None)
+    except Exception:
+        return None
+    return wrap
 
 
 class Door(asyncio.Protocol):
-    """The protocol of a raw connection, and then of the encrypted one until the
-    server's own can be connected.
+    """The protocol of a raw connection, until the handshake begins.
 
     Args:
         inner: The server's.
+        wrap: Makes the protocol that shakes hands for it.
+        seconds: For the handshake; 0: no bound.
     """
 
-    def __init__(
-        self,
-        inner: Any,
-        context: ssl.SSLContext,
-        seconds: float,
-        shutdown: float | None,
-        reaper: AsyncioReaper,
-    ) -> None:
+    def __init__(self, inner: Any, wrap: Wrap, seconds: float, reaper: AsyncioReaper) -> None:
         self._inner = inner
-        self._context = context
+        self._wrap = wrap
         self._seconds = seconds
-        self._shutdown = shutdown
         self._reaper = reaper
-        # What came before the handshake began, and what came with the last of it.
-        self._early: list[bytes] = []
-        self._ended = False
 
     def connection_made(self, transport: Any) -> None:
-        transport.pause_reading()  # until `start_tls` reads
-        self._task = self._reaper.loop.create_task(self._shake_hands(transport))
-
-    async def _shake_hands(self, raw: Any) -> None:
-        loop, driver, early = self._reaper.loop, self._reaper.driver, b"".join(self._early)
+        """Begin the handshake, and give it a lease."""
+        driver, shaken = self._reaper.driver, self._reaper.loop.create_future()
         key = (Phase.HANDSHAKE.value, driver.next_number())
 
         def over(expiry: Expiry) -> None:
-            driver.books.reaped(expiry.lease, peer_name(descriptor_of(raw)), expiry.reason, expiry)
-            raw.abort()
+            peer = peer_name(descriptor_of(transport))
+            driver.books.reaped(expiry.lease, peer, expiry.reason, expiry)
+            transport.abort()
 
-        handshake = driver.register(
-            key, check_idle(self._seconds), over, reason=Phase.HANDSHAKE.value
-        )
-        self._early.clear()
-        bounds: Any = {"ssl_handshake_timeout": NEVER, "ssl_shutdown_timeout": self._shutdown}
-        starting: Any = loop.start_tls(raw, self, self._context, server_side=True, **bounds)
+        lease = driver.register(key, check_idle(self._seconds), over, reason=Phase.HANDSHAKE.value)
+
+        def ended(shaken: asyncio.Future[None]) -> None:
+            lease.release()
+            # An error that nobody asks for is logged. The loop's own are of no use to
+            # an operator either: it shows them in debug mode only.
+            if shaken.cancelled() or shaken.exception() is not None:
+                transport.abort()
+
+        shaken.add_done_callback(ended)
         try:
-            if early:  # uvloop reads once although it was paused
-                starting = loop.create_task(starting)
-                # It pauses reading, and lets its own protocol take our place, before
-                # the loop reads again.
-                await asyncio.sleep(0)
-                await asyncio.sleep(0)
-                _feed(raw.get_protocol(), early)
-            encrypted: Any = await starting
-        except OSError:  # ssl.SSLError too
-            raw.abort()
-            return
-        finally:
-            handshake.release()
-        if encrypted is None or self._ended or raw.is_closing():
-            # uvloop returns a transport although the connection was lost in the
-            # handshake
-            raw.abort()
-            return
-        inner = self._inner
-        encrypted.set_protocol(inner)
-        inner.connection_made(encrypted)
-        if self._early:
-            _feed(encrypted.get_protocol(), b"".join(self._early))
-
-    def data_received(self, data: bytes) -> None:
-        self._early.append(data)
-
-    def eof_received(self) -> None:
-        self._ended = True
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._ended = True
-
-
-def _feed(protocol: Any, data: bytes) -> None:
-    if not hasattr(protocol, "get_buffer"):
-        protocol.data_received(data)
-        return
-    while data:
-        room: Any = protocol.get_buffer(len(data))
-        count = min(len(room), len(data))
-        room[:count] = data[:count]
-        protocol.buffer_updated(count)
-        data = data[count:]
+            encrypting = self._wrap(self._inner, shaken)
+            transport.set_protocol(encrypting)
+            encrypting.connection_made(transport)
+        except BaseException:
+            shaken.cancel()
+            raise
