@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 
 from .errors import NotInstalled
@@ -37,7 +37,8 @@ class Foreign:
         tested: Its lowest and its highest version that the tests ran, both inclusive.
         names: By the place, `module:Class`, or `module:` for names of the module
             itself: the names, divided by white space. Dots lead further, as in
-            `worker_class.fget`; of `one|other` either will do.
+            `worker_class.fget`; of `one|other` either will do. A name after `=` is
+            replaced; the others are read, called or overridden.
         optional: Whether the user gets along without the package, or without one of its
             modules: then nothing is missing there.
     """
@@ -46,6 +47,21 @@ class Foreign:
     tested: tuple[str, str]
     names: Mapping[str, str]
     optional: bool = False
+    replaced: Mapping[str, tuple[str, ...]] = field(init=False, default_factory=dict)
+    """By place, the names that are replaced; `names` has them without their `=`."""
+
+    def __post_init__(self) -> None:
+        words = {place: names.split() for place, names in self.names.items()}
+        replaced = {
+            place: tuple(name[1:] for name in names if name.startswith("="))
+            for place, names in words.items()
+        }
+        plain = {
+            place: " ".join(name.removeprefix("=") for name in names)
+            for place, names in words.items()
+        }
+        object.__setattr__(self, "replaced", replaced)
+        object.__setattr__(self, "names", plain)
 
     def missing(self, reader: Reader | None = None) -> list[str]:
         """The names that the installed version does not have, as `Class.name`; empty:

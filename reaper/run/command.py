@@ -54,7 +54,7 @@ def add_commands(commands: Any) -> None:
         "included: Python servers from inside, all others from outside, as `attach --close` does. "
         "Its signals, output and exit status are its own. Exit status of reaper itself: 2 bad "
         "arguments, 126 COMMAND cannot be run, 127 there is none.",
-        usage="reaper run [--config FILE] [--LIMIT VALUE ...] [--inside] [--strict] [--explain] "
+        usage="reaper run [--config FILE] [--LIMIT VALUE ...] [--inside] [--strict] [--explain [--names]] "
         "-- COMMAND...",
     )
     run.add_argument(
@@ -72,6 +72,11 @@ def add_commands(commands: Any) -> None:
     )
     run.add_argument("--explain", action="store_true", help="say what would be guarded, and exit")
     run.add_argument(
+        "--names",
+        action="store_true",
+        help="with --explain: list each name of other packages that would be read or replaced",
+    )
+    run.add_argument(
         "--hook", action="store_true", help="print the folder to put on PYTHONPATH, and exit"
     )
     run.add_argument("command", nargs="*", metavar="COMMAND", help="what to run, after --")
@@ -85,6 +90,8 @@ def _run(parsed: argparse.Namespace) -> int:
     if parsed.hook:
         print(HOOK)
         return 0
+    if parsed.names and not parsed.explain:
+        return _refuse("--names: only --explain lists them: expected --explain --names")
     if not parsed.command:
         return _refuse("no command: expected `reaper run -- COMMAND...`")
     path = parsed.config or os.environ.get("REAPER_CONFIG")
@@ -105,7 +112,8 @@ def _run(parsed: argparse.Namespace) -> int:
     if config.reaper.pressure and importlib.util.find_spec("psutil") is None:
         return _refuse("--pressure needs psutil: pip install 'idle-reaper[pressure]'")
     if parsed.explain:
-        print(explain(program, parsed.command, config, inside=parsed.inside))
+        said = explain(program, parsed.command, config, inside=parsed.inside, touched=parsed.names)
+        print(said)
         return 0
     if parsed.inside and parsed.strict and not may_be_python(program, parsed.command):
         return _refuse(

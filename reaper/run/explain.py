@@ -26,6 +26,8 @@ from ..config.settings import ReaperConfig
 from ..errors import one_line
 from ..servers.cards import cards
 from . import report
+from .touched import lines as touched_lines
+from .touched import packages
 from .watcher import asked, outside_text
 
 ASK = """
@@ -39,7 +41,8 @@ import ast, json, re
 from importlib.metadata import PackageNotFoundError, distribution, distributions
 program, module, script, servers = sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4:]
 libraries = {each[:-1] for each in servers if each[-1] == '?'}
-servers = [each.rstrip('?') for each in servers]
+others = [each[1:] for each in servers if each[0] == '+']
+servers = [each.rstrip('?') for each in servers if each[0] != '+']
 
 def norm(name): return re.sub('[-_.]+', '-', name).lower()
 
@@ -68,10 +71,13 @@ for each in distributions():
         owners.add(name)
     tops = (each.read_text('top_level.txt') or '').split()
     if modules & {*tops, norm(name).replace('-', '_')}: owners.add(name)
-found = {}
-for name in servers:
-    try: found[name] = distribution(name).version
-    except PackageNotFoundError: pass
+def installed(names):
+    found = {}
+    for name in names:
+        try: found[name] = distribution(name).version
+        except PackageNotFoundError: pass
+    return found
+found = installed(servers)
 named, standard = [], getattr(sys, 'stdlib_module_names', ())
 for extras in (False, True):
     reach = set()
@@ -79,12 +85,13 @@ for extras in (False, True):
     reach -= libraries - {norm(each) for each in owners}
     named = named or [name for name in found if norm(name) in reach]
 known = bool(owners) or bool(modules) and all(name in standard for name in modules)
-print(json.dumps([sys.version.split()[0], found, named, known]))
+print(json.dumps([sys.version.split()[0], found, installed(others), named, known]))
 """
 """What the interpreter of a command is asked: its release, the servers that are
-installed there, those that the command's package requires, and whether such a package
-was found. A name that ends in `?` is a library's, which counts only if the command
-belongs to it or imports it: many packages require it that do not serve by it.
+installed there, of the other packages those that are, those servers that the command's
+package requires, and whether such a package was found. A name that ends in `?` is a
+library's, which counts only if the command belongs to it or imports it: many packages
+require it that do not serve by it. One that begins with `+` is another package's.
 """
 
 _BY_SHELL = re.compile(r"""'''exec' "?([^"]*?python[^\s"/]*)"? "\$0" """)
@@ -111,12 +118,20 @@ def interpreter_of(program: str, command: Sequence[str]) -> list[str] | None:
     return words[:1] if words and "python" in Path(words[0]).name else None
 
 
-def explain(program: str, command: Sequence[str], config: ReaperConfig, *, inside: bool) -> str:
+def explain(
+    program: str,
+    command: Sequence[str],
+    config: ReaperConfig,
+    *,
+    inside: bool,
+    touched: bool = False,
+) -> str:
     """What `reaper run` would do with *command*, for people.
 
     Args:
         program: The file that *command* names.
         inside: Whether `--inside` was given.
+        touched: Whether the names of others are listed that would be read or replaced.
     """
     outside = (
         "not guarded: --inside was given"
@@ -127,6 +142,7 @@ def explain(program: str, command: Sequence[str], config: ReaperConfig, *, insid
     if python is None:
         return f"{command[0]} is no Python program\nwhat it listens on is {outside}"
     names = [card.name + "?" * card.library for card in cards()]
+    names += sorted(f"+{name}" for name in packages(cards())) if touched else []
     try:
         done = subprocess.run(
             [*python, "-c", ASK, *meant(program, command), *names],
@@ -136,7 +152,7 @@ def explain(program: str, command: Sequence[str], config: ReaperConfig, *, insid
             check=True,
             env=os.environ | {"PYTHONSAFEPATH": "1"},
         )
-        release, found, named, known = json.loads(done.stdout)
+        release, found, others, named, known = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         return f"{' '.join(python)}: cannot be asked: {one_line(error)}"
     lines = [f"{command[0]} runs on Python {release}"]
@@ -146,7 +162,11 @@ def explain(program: str, command: Sequence[str], config: ReaperConfig, *, insid
         lines.append("which server it imports is not known; each of these, if it does:")
     elif not named:
         lines.append("it requires none of the servers that can be guarded from inside")
-    lines += inside_lines(named if known else found, found, config)
+    for name in named if known else found:
+        lines += inside_lines(name, found[name], config)
+        if touched:
+            (card,) = (card for card in cards() if card.name == name)
+            lines += touched_lines(card, others, inside=inside)
     return "\n".join([*lines, f"what else it listens on is {outside}"])
 
 
@@ -184,28 +204,20 @@ def streams_lines(config: ReaperConfig) -> Iterable[str]:
             yield f"  {text} {format_duration(seconds)} ({key}, by {origin})"
 
 
-def inside_lines(
-    names: Iterable[str], found: dict[str, str], config: ReaperConfig
-) -> Iterable[str]:
-    """A line for each server of *names*: its version in *found*, and the limits that
-    would hold.
-    """
-    known = {card.name: card for card in cards()}
-    for name in names:
-        card = known[name]
-        own = {
-            key: where for key, where in card.own.items() if not asked(config, f"timeouts.{key}")
-        }
-        holds = card.in_force(config)
-        limits = {key: value for key, value in holds.items() if key not in own}
-        text = report.limits_text(limits) + "".join(
-            f", {key} as {name} has it ({where})" for key, where in own.items()
-        )
-        note = f" ({card.note})" if card.note else ""
-        tested = card.needs[0].range
-        yield f"{name} {found[name]} (tested: {tested}) is guarded from inside{note}: {text}"
-        if any("timeouts.stream_ping" in kind.acts for kind in card.kinds):
-            yield from streams_lines(config)
-        for kind in card.kinds:
-            if vain := said(without_effect(config, kind)):
-                yield f"  {kind.name}: {vain}"
+def inside_lines(name: str, release: str, config: ReaperConfig) -> Iterable[str]:
+    """The lines of the server *name*: its *release*, and the limits that would hold."""
+    (card,) = (card for card in cards() if card.name == name)
+    own = {key: where for key, where in card.own.items() if not asked(config, f"timeouts.{key}")}
+    holds = card.in_force(config)
+    limits = {key: value for key, value in holds.items() if key not in own}
+    text = report.limits_text(limits) + "".join(
+        f", {key} as {name} has it ({where})" for key, where in own.items()
+    )
+    note = f" ({card.note})" if card.note else ""
+    tested = card.needs[0].range
+    yield f"{name} {release} (tested: {tested}) is guarded from inside{note}: {text}"
+    if any("timeouts.stream_ping" in kind.acts for kind in card.kinds):
+        yield from streams_lines(config)
+    for kind in card.kinds:
+        if vain := said(without_effect(config, kind)):
+            yield f"  {kind.name}: {vain}"

@@ -14,9 +14,16 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from ..foreign import PYTHON, Foreign
 from .guest import Visit, around
 
 UVLOOP = "uvloop"
+
+LOOPS = (
+    Foreign(PYTHON, ("3.11", "3.14"), {"asyncio.base_events:BaseEventLoop": "=create_server"}),
+    Foreign(UVLOOP, ("0.23.0", "0.23.0"), {"uvloop:Loop": "=create_server"}, optional=True),
+)
+"""What `on_loops` replaces, if the program imports it."""
 
 Wrap = Callable[[Any], Any]
 Own = Callable[[Any], float | None]

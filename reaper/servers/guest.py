@@ -121,6 +121,8 @@ class Card:
         title: Its name, for people.
         needs: The names that every kind of it needs, of the server, which is first, and
             of the packages below it. Nothing is changed unless all of them are there.
+        promised: Names that others have promised, and that are replaced: they are not
+            looked up.
         kinds: Its kinds, and what acts in each; the first is meant where none is named.
         changes: What is changed, by the module that the program imports.
         done: What that is, for people, in a cell of a table.
@@ -143,6 +145,7 @@ class Card:
     changes: Mapping[str, Change]
     done: str
     page: str
+    promised: tuple[Foreign, ...] = ()
     family: str = ""
     own: Mapping[str, str] = field(default_factory=dict)
     note: str = ""

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 from reaper.run.command import HOOK, environment_of
 from reaper.run.explain import interpreter_of
+from reaper.servers.cards import card_of
 from scripts.programs.trial import APPS
 from scripts.serving import free_port
 from tests.helpers.reaper_run import PATIENCE, REAPER, run
@@ -147,6 +149,32 @@ def test_explain_lists_what_the_commands_own_package_requires() -> None:
     said = explained("--", str(Path(sys.executable).parent / "datasette"), "data.db")
     names = [line.split()[0] for line in said.splitlines() if "guarded from inside" in line]
     assert names == ["uvicorn"]  # it requires anyio, too, and does not serve by it
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", [(), ("--inside",)])
+def test_explain_lists_each_name_that_would_be_read_or_replaced(flags: tuple[str, ...]) -> None:
+    said = explained(*flags, "--names", "--", sys.executable, "-m", "gunicorn")
+    card = card_of("gunicorn")
+    for table in (*card.tables, *card.promised):
+        for place, names in table.names.items():
+            (module, _, path), replaced = place.partition(":"), table.replaced[place]
+            lines = [
+                line for line in said.splitlines() if f" {module} {path}".rstrip() + ":" in line
+            ]
+            assert all(any(name in line.split() for line in lines) for name in names.split()), place
+            assert all("replaces" in line for line in lines) is bool(replaced)
+    assert "gunicorn.config Config: replaces worker_class.fget\n" in said
+    assert f"gunicorn {version('gunicorn')} (tested: " in said
+    assert ("is guarded from outside;" in said) is (not flags)
+
+
+def test_names_are_listed_by_explain_alone() -> None:
+    done = run("--names", "--", "true")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "reaper run: --names: only --explain lists them: expected --explain --names\n"
+    )
 
 
 @pytest.mark.slow

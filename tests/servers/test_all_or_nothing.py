@@ -5,6 +5,7 @@ line is said, and nothing of the server is changed.
 from __future__ import annotations
 
 import asyncio
+import pkgutil
 from asyncio.base_events import BaseEventLoop
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -158,6 +159,46 @@ def test_a_name_that_is_gone_is_one_line_and_nothing_is_changed(
 def test_the_names_of_every_kind_are_looked_up_for_it() -> None:
     for card in cards.cards():
         assert all(looked_up(card, gone) for gone in names_of(card.tables))
+
+
+OF_OBJECTS = {("anyio._backends._asyncio:TCPSocketListener", "accept")}
+"""Names that are replaced of single objects, when the program makes them."""
+
+
+def replaced(card: Card) -> set[tuple[str, str]]:
+    """The places and names that the tables of *card* say are replaced, as far as the
+    installed versions have them.
+    """
+    tables = (*card.tables, *card.promised)
+    return {
+        (place, name)
+        for table in tables
+        for place, names in table.replaced.items()
+        for each in names
+        for name in each.partition(".")[0].split("|")
+        if hasattr(pkgutil.resolve_name(place.rstrip(":")), name)
+    }
+
+
+@pytest.mark.parametrize("card", cards.cards(), ids=lambda card: card.name)
+def test_the_tables_say_which_names_are_replaced(
+    card: Card, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REAPER_TIMEOUTS_ABANDONED", "5s")  # it asks for one more
+    tables = (*card.tables, *card.promised)
+    places = {place for table in tables for place in table.names}
+    objects = {place: pkgutil.resolve_name(place.rstrip(":")) for place in places}
+    with restored(list(objects.values())) as before:
+        for module in card.changes:
+            Visit(card, report, False).guard(import_module(module))
+        had = dict(zip(objects, before, strict=True))
+        changed = {
+            (place, name)
+            for place, each in objects.items()
+            for name, value in vars(each).items()
+            if had[place].get(name) is not value
+        }
+    assert changed | OF_OBJECTS & replaced(card) == replaced(card)
 
 
 def test_a_change_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from ..abilities import (
     WINDOW,
     able,
 )
+from ..factories import LOOPS
 from ..guest import Card, Change, Kind
 from .changes import change
 from .names import ALL
@@ -35,4 +36,5 @@ CARD = Card(
     changes={"aiohttp.web_runner": Change(change)},  # it imports the others
     done="the loop's `create_server` is wrapped, for its protocol factory",
     page="aiohttp",
+    promised=LOOPS,
 )

@@ -18,7 +18,7 @@ AIOHTTP = Foreign(
         """,
         "aiohttp.web_request:BaseRequest": "_payload_writer",
         "aiohttp.web_response:StreamResponse": "_eof_sent _payload_writer _req write write_eof",
-        "aiohttp.web_runner:AppRunner": "__init__ _shutdown_timeout",
+        "aiohttp.web_runner:AppRunner": "=__init__ _shutdown_timeout",
         "aiohttp.web_server:Server": "_kwargs request_handler",
     },
 )

@@ -13,8 +13,8 @@ _STREAM = """
 body_complete body_size receive_data reset response_headers_sent send_data state stream_id
 """
 
-CONFIG = Foreign("gunicorn", TESTED, {"gunicorn.config:Config": "worker_class.fget"})
-WORKER = Foreign("gunicorn", TESTED, {"gunicorn.workers.base:Worker": "init_process"})
+CONFIG = Foreign("gunicorn", TESTED, {"gunicorn.config:Config": "=worker_class.fget"})
+WORKER = Foreign("gunicorn", TESTED, {"gunicorn.workers.base:Worker": "=init_process"})
 ASGI = Foreign(
     "gunicorn",
     TESTED,

@@ -17,6 +17,7 @@ from ..abilities import (
     WINDOW,
     able,
 )
+from ..factories import LOOPS
 from ..guest import Card, Change, Kind
 from .changes import ASYNCIO, TRIO, on_asyncio, on_trio
 from .names import CONFIG, ON_ASYNCIO, ON_TRIO
@@ -58,5 +59,6 @@ CARD = Card(
     done="`TCPServer.run` of both flavours is wrapped; HTTP/2 "
     "[by stream](timeouts.md#the-cheapest-hold)",
     page="hypercorn",
+    promised=LOOPS,
     own={"keep_alive": "keep_alive_timeout, 5s unless given"},
 )

@@ -10,7 +10,7 @@ from ..http2.names import H2
 TESTED = ("0.18.0", "0.18.0")
 
 _SERVER = """
-    _close _idle_timeout _initiate_server_close _read_data app config context idle_task protocol run
+    =_close =_idle_timeout =_initiate_server_close =_read_data app config context idle_task protocol =run
     send_lock
 """
 
@@ -19,7 +19,7 @@ CONFIG = Foreign(
     TESTED,
     {
         "hypercorn.config:Config": """
-            create_sockets graceful_timeout h2_max_concurrent_streams keep_alive_max_requests
+            =create_sockets graceful_timeout h2_max_concurrent_streams keep_alive_max_requests
             keep_alive_timeout log ssl_handshake_timeout
         """
     },
@@ -32,15 +32,15 @@ _BOTH = {
     "hypercorn.protocol.events:": "Response StreamClosed",
     "hypercorn.protocol.events:Response": "headers status_code",
     "hypercorn.protocol.h11:H11Protocol": """
-        can_read config connection context keep_alive_requests send stream stream_send
+        can_read config connection context keep_alive_requests send stream =stream_send
     """,
     "hypercorn.protocol.h11:H11WSConnection": "h11_connection",
     "hypercorn.protocol.h2:H2Protocol": """
-        _close_stream _create_stream _flush _handle_events _window_updated config connection context
-        handle idle initiate send stream_buffers stream_send streams task_group
+        =_close_stream =_create_stream _flush =_handle_events _window_updated config connection context
+        =handle idle =initiate send stream_buffers =stream_send streams task_group
     """,
-    "hypercorn.protocol.h2:StreamBuffer": "_complete buffer close pop",
-    "hypercorn.protocol.http_stream:HTTPStream": "app closed handle send state stream_id",
+    "hypercorn.protocol.h2:StreamBuffer": "_complete buffer close =pop",
+    "hypercorn.protocol.http_stream:HTTPStream": "app closed =handle send state stream_id",
     "hypercorn.protocol.http_stream:ASGIHTTPState": "REQUEST",
     "hypercorn.protocol.ws_stream:WSStream": "handshake state",
     "hypercorn.protocol.ws_stream:ASGIWebsocketState": "CONNECTED",

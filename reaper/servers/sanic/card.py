@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..abilities import ALSO, ASKED, LAST, LEASES, REFUSES, TLS, able
+from ..factories import LOOPS
 from ..guest import Card, Change, Kind
 from .changes import change
 from .names import HTTP, WEBSOCKET
@@ -20,5 +21,6 @@ CARD = Card(
     changes={"sanic.server.protocols.http_protocol": Change(change)},
     done="the loop's `create_server` is wrapped, for its `HttpProtocol`",
     page="sanic",
+    promised=LOOPS,
     family="asked",
 )

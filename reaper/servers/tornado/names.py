@@ -11,12 +11,12 @@ TORNADO = Foreign(
     ("6.6.1", "6.6.1"),
     {
         "tornado.http1connection:HTTP1Connection": """
-            __init__ _disconnect_on_finish _read_finished _request_start_line _response_start_line
+            =__init__ _disconnect_on_finish _read_finished _request_start_line _response_start_line
             _write_finished stream
         """,
         "tornado.iostream:BaseIOStream": "_read_buffer _write_buffer close closed write",
         "tornado.iostream:IOStream": "socket",
-        "tornado.tcpserver:TCPServer": "add_sockets",
+        "tornado.tcpserver:TCPServer": "=add_sockets",
     },
 )
 

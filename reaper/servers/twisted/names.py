@@ -12,9 +12,9 @@ TCP = Foreign(
     "twisted",
     TESTED,
     {
-        "twisted.internet.tcp:Port": "socket startListening",
+        "twisted.internet.tcp:Port": "socket =startListening",
         "twisted.internet.tcp:Server": """
-            __init__ _tempDataLen abortConnection connected dataBuffer disconnecting loseConnection
+            =__init__ _tempDataLen abortConnection connected dataBuffer disconnecting loseConnection
             protocol reactor write
         """,
     },

@@ -30,8 +30,8 @@ STARTS = Foreign(
     "uvicorn",
     TESTED,
     {
-        "uvicorn.config:Config": "__init__ timeout_keep_alive",
-        "uvicorn.server:Server": "servers startup",
+        "uvicorn.config:Config": "=__init__ timeout_keep_alive",
+        "uvicorn.server:Server": "servers =startup",
     },
 )
 """What `reaper run` changes."""

@@ -10,8 +10,8 @@ WEBSOCKETS = Foreign(
     "websockets",
     ("14.0", "17.4"),
     {
-        "websockets.asyncio.server:": "serve",
-        "websockets.asyncio.server:Server": "_await|wrap sockets",
+        "websockets.asyncio.server:": "=serve",
+        "websockets.asyncio.server:Server": "=_await|wrap sockets",
         "websockets.asyncio.server:ServerConnection": """
             close connection_lost connection_made data_received process_event protocol send_data
             state

@@ -1,0 +1,51 @@
+"""`reaper run --explain --names`: each name of other packages that a guest reads or
+replaces, in which version that was tried, and what happens if it is missing.
+
+The rule of this module: *what is listed is what is looked up*: the tables of the cards,
+and nothing that is written a second time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from ..foreign import PYTHON, Foreign
+from ..servers.guest import Card
+
+
+def packages(cards: Iterable[Card]) -> set[str]:
+    """The packages whose names *cards* use, but for Python."""
+    tables = [table for card in cards for table in (*card.tables, *card.promised)]
+    return {table.package for table in tables} - {PYTHON}
+
+
+def lines(card: Card, found: Mapping[str, str], *, inside: bool) -> Iterator[str]:
+    """The lines of *card*.
+
+    Args:
+        found: The versions that are installed, by package.
+        inside: Whether nothing is guarded from outside.
+    """
+    left = "is not guarded" if inside else "is guarded from outside"
+    yield f"  if one of these names is missing, nothing is replaced, a line says which, and it {left};"
+    yield "  with --strict it is refused instead, with status 2"
+    yield from _tables(card.needs, found, "")
+    for kind in card.kinds:
+        yield from _tables(kind.needs, found, f", for {kind.name}" if len(card.kinds) > 1 else "")
+    yield from _tables(card.promised, found, ", promised by it, and not looked up")
+
+
+def _tables(tables: Iterable[Foreign], found: Mapping[str, str], whose: str) -> Iterator[str]:
+    for table in tables:
+        if table.package == PYTHON:
+            who = f"Python (tested: {table.range})"
+        else:
+            release = found.get(table.package, "(not installed)")
+            who = f"{table.package} {release} (tested: {table.range})"
+        yield f"  {who}{whose}" + (", if the program has it" if table.optional else "")
+        for place, names in table.names.items():
+            replaced = table.replaced[place]
+            read = [name for name in names.split() if name not in replaced]
+            parts = (("replaces", replaced), ("reads", read))
+            said = "; ".join(f"{verb} {' '.join(which)}" for verb, which in parts if which)
+            yield f"    {place.rstrip(':').replace(':', ' ')}: {said}"
