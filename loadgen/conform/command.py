@@ -279,7 +279,7 @@ def replace_port(target: Target, port: int) -> Target:
 def run(options: argparse.Namespace) -> int:
     """`loadgen conform`. Exit status: 0 right, 1 wrong, 2 nothing could be judged."""
     if options.app:
-        file = resources.files(__package__) / "apps" / f"{options.app}.py"
+        file = resources.files(__package__) / "apps" / f"{options.app}_app.py"
         print(file.read_text(encoding="utf-8"), end="")
         return 0
     kinds = chosen(options.only, options.skip)

@@ -107,8 +107,8 @@ async def _opens(subject: Subject) -> bool:
         Send(act.data.replace(b" /ws ", f" {route} ".encode())) if isinstance(act, Send) else act
         for act in OPENED
     )
-    kind = Kind(name="opens", speaks="websocket", acts=opened, hears=(SWITCHED,))
-    return bool(judged(kind, await played(kind, subject.address, PATIENCE)).kept)
+    kind = Kind(name="opens", speaks="websocket", acts=opened)
+    return (await played(kind, subject.address, PATIENCE)).data.startswith(SWITCHED)
 
 
 async def _speaks_http2(subject: Subject) -> bool:

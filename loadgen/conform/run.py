@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from ..plan.acts import At, Kind
-from .client import PATIENCE, Seen
+from .client import Seen
 from .control import Lag, control
 from .kinds import HTTP_DIES, HTTP_LIVES, LINES, WEBSOCKETS
 from .kinds_ends import AGES, OWN_LIMITS, SERVER_ENDS, STOPS, TLS, TUNNELS
@@ -114,7 +114,7 @@ async def together(
 
     async def one(place: int, kind: Kind) -> Seen:
         nonlocal done
-        borne = PATIENCE if kind.lives else too_far(kind, subject)
+        borne = too_far(kind, subject)
         seen = await played(kind, subject.address, borne, place * APART)
         done += 1
         progress(what, done, len(kinds))
@@ -155,7 +155,7 @@ async def stopped(
 
     async def one(place: int, kind: Kind, stop: float) -> Seen:
         try:
-            borne = PATIENCE if kind.lives else too_far(kind, subject)
+            borne = too_far(kind, subject)
             first = min(act.seconds for act in kind.acts if isinstance(act, At))
             comes = stop - loop.time() + first - BEFORE + place % 8 * APART
             return await played(kind, subject.address, borne, comes, stop)

@@ -6,10 +6,11 @@ nobody knows, a route that is missing judge nothing, and are counted.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
-from ..plan.acts import Act, Busy, Drip, Kind, Rest, Take, Until
+from ..plan.acts import Busy, Drip, Kind, Rest, Take, Until
 from ..units import seconds
 from .client import Seen
 from .grounds import Ground, ground
@@ -18,9 +19,11 @@ from .subject import STOP, Limit, Subject
 
 RIGHT, WRONG, NOT_JUDGED = "right", "wrong", "not judged"
 MACHINE = 0.1
-"""Seconds by which the machine may be late before a client that rests proves no
-loss.
+"""Seconds by which the machine may be late before a client that rests until the last
+150 ms of a limit proves no loss.
 """
+ANSWER = 2.5
+"""Seconds for an answer, besides those that its route takes."""
 EARLY = 0.02
 """Seconds by which a close may be early: the kernel's clocks are two."""
 
@@ -84,7 +87,7 @@ def judge(kind: Kind, seen: Seen, subject: Subject, lag: float, stop: float = 0.
     limit = Limit(subject.drain) if kind.world == "stop" else subject.limits.get(kind.limit)
     why = _lost(end) if kind.lives else _held(kind, end, seen, limit, subject.tick, lag)
     word = WRONG if why else RIGHT
-    if why and kind.lives and lag > MACHINE and any(map(_rests, kind.acts)):
+    if why and kind.lives and lag > _margin(kind, subject.measure(kind)):
         word, why = NOT_JUDGED, f"the machine was {seconds(lag)} late itself"
     if end.doubt and (word == WRONG or not kind.lives):
         word, why = NOT_JUDGED, f"the client was {end.doubt}"
@@ -99,11 +102,16 @@ def judge(kind: Kind, seen: Seen, subject: Subject, lag: float, stop: float = 0.
     )
 
 
-def _rests(act: Act) -> bool:
-    """Whether a client that does *act* may be late with it."""
-    if isinstance(act, Rest | Busy):
-        return act.seconds > 0
-    return isinstance(act, Drip | Take)
+def _margin(kind: Kind, one: float) -> float:
+    """Seconds by which the machine may be late before it can be what a live client lost
+    by. *one*: the limit that its rests are measured by.
+    """
+    rests = [act.seconds for act in kind.acts if isinstance(act, Rest | Busy)]
+    if any(0.75 * one < seconds < one for seconds in rests):
+        return MACHINE
+    if any(rests) or any(isinstance(act, Drip | Take) for act in kind.acts):
+        return max(MACHINE, 0.25 * one)
+    return math.inf
 
 
 def _lost(end: End) -> str:
@@ -135,7 +143,11 @@ def _asked(kind: Kind) -> int:
 
 
 def too_far(kind: Kind, subject: Subject) -> float:
-    """Seconds after which a client that is not ended is held."""
+    """Seconds after its acts at which a client that is not ended is held, and one that
+    lacks something has lost it.
+    """
+    if kind.lives:  # the slowest route takes 1.6 of what it is measured by
+        return ANSWER + 2.0 * subject.measure(kind)
     if kind.world == "stop":
         return subject.drain + subject.tick + 1.0
     limit = subject.limits[kind.limit]
