@@ -113,7 +113,7 @@ def audit(steps: Steps, folder: Path) -> None:
     server, client, out = folder / "server", folder / "client", folder / "proof"
     write(server, client, connections=40)
     flags = ["--events", str(server), "--client", str(client), "--out", str(out), "--quiet"]
-    parsed = make_parser("reaper", pipeline=True).parse_args(["pipeline", "audit", *flags])
+    parsed = make_parser("reaper", "pipeline").parse_args(["pipeline", "audit", *flags])
     with steps.counted():
         parsed.run(parsed)
 
