@@ -23,7 +23,6 @@ from ..driver.pressing import press, until_next
 from ..driver.reaper import Reaper, check_tame, send_probe, tamed_collector
 from ..driver.watched import PROBE_GRACE, Probe
 from ..errors import InvalidArgument, shown
-from ..policy.min_rate import Sweep
 from ..policy.pressure import Pressure, limits_here, read_here
 from ..policy.reasons import IDLE
 from .at_rest import Resting, fits, trimmer
@@ -33,11 +32,6 @@ from .transports import is_tls, socket_of
 COARSE = 0.001
 """Seconds added to a timer of a loop that keeps its time in milliseconds (uvloop), so
 that it never wakes too soon.
-"""
-
-LOOKS_PER_TICK = 4
-"""Looks at peers that have not taken all of what was sent to them: when they take some,
-no event says so.
 """
 
 
@@ -79,7 +73,6 @@ class AsyncioReaper(Reaper):
         self._extra = 0.0 if isinstance(self.loop, asyncio.BaseEventLoop) else COARSE
         self._timer: asyncio.TimerHandle | None = None
         self._at = math.inf  # when it rings
-        self.sweep: Sweep = Sweep(self._schedule, self.core.tick / LOOKS_PER_TICK)
         self.resting: Resting | None = None
         """Its TLS connections, where those at rest can give back what they hold."""
         if self.config.reaper.release_buffers and fits(self.loop):
@@ -178,10 +171,6 @@ class AsyncioReaper(Reaper):
         task = self.loop.create_task(send_probe(connection))
         self._probes.add(task)
         task.add_done_callback(self._probes.discard)
-
-    def _schedule(self, seconds: float, call: Callable[[float], None]) -> None:
-        driver = self.driver
-        driver.after(seconds, lambda: call(driver.now()))
 
     # ---- watching --------------------------------------------------------------------
     def watch(

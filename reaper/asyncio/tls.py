@@ -23,15 +23,13 @@ from asyncio import sslproto
 from collections.abc import Callable
 from typing import Any
 
+from ..config.durations import NEVER
 from ..core.lease import Expiry
 from ..driver.sockets import peer_name
 from ..driver.watched import check_idle
 from ..policy import Phase
 from .reaper import AsyncioReaper
 from .transports import descriptor_of
-
-NEVER = 1e8
-"""Seconds; asyncio's own bound, where it is not the one that counts."""
 
 Options = dict[str, Any]
 

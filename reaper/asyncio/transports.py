@@ -14,11 +14,6 @@ from typing import Any
 from ..driver import sockets
 from ..driver.sockets import TcpInfo
 
-STAMP = 0.01
-"""Seconds by which the kernel's stamps may be wrong: one of its ticks, at its
-slowest.
-"""
-
 
 def socket_of(transport: Any) -> Any:
     """The socket below *transport* (a transport, a `StreamWriter`, a socket); None if

@@ -15,6 +15,11 @@ from fractions import Fraction
 
 from ..errors import InvalidArgument
 
+NEVER = 10**8
+"""Seconds; what a timer of others is given that must not fire, because ours is in
+force: after a pause of the process it would fire before what came meanwhile is read.
+"""
+
 WANTED = "a duration such as 250ms, 30s, 5m, 1h or 7d"
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 _TEXT = re.compile(

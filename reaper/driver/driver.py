@@ -415,6 +415,12 @@ class Driver:
         self._hurry(self._next_wakeup())
         return made
 
+    def once_judged(self, call: Callable[[], object]) -> None:
+        """Call *call* when the connections of this final check are judged. What it
+        raises is logged.
+        """
+        heappush(self._calls, (self._looked_at, self.next_number(), Call(call)))
+
     def _make_calls(self, now: float) -> None:
         """Call the functions that are due at *now*, a slice at the most."""
         calls = self._calls

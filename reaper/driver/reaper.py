@@ -18,6 +18,7 @@ from ..core.reaper import IdleReaper
 from ..core.ticks import check_timeout
 from ..errors import InvalidArgument, shown
 from ..metrics import Family, LoopStatistics
+from ..policy.min_rate import Sweep
 from ..policy.reasons import IDLE
 from ..stops import stopping
 from .driver import REAPS_PER_SLICE, Driver
@@ -27,6 +28,11 @@ from .watched import Watched
 
 MOST = ReaperConfig().limits.max_connections
 """The default of `limits.max_connections`."""
+
+LOOKS_PER_TICK = 4
+"""Looks at peers that have not taken all of what was sent to them: when they take some,
+no event says so.
+"""
 
 COLLECTOR_THRESHOLDS = (10_000, 5, 2_000)
 """New objects before a young collection, young ones before a middle one, middle ones
@@ -51,6 +57,8 @@ class Reaper:
         room: How many may be open before a newcomer needs a second look: `most`, or
             fewer while pressure is judged. The second look reads the pressure anew.
         reading: Reads and judges the pressure at once; None: nobody judges it.
+        sweep: Looks at those that have to take something, `LOOKS_PER_TICK` times a
+            tick.
         count: Returns how many are open.
         told: Returns further metrics for `/metrics`.
         refused: How many connections of a guarded server were one too many.
@@ -84,7 +92,12 @@ class Reaper:
         self.count: Callable[[], int] = self.__len__
         self.told: Callable[[], Iterable[Family]] = tuple
         self.sleep: Callable[[float], Awaitable[object]] = sleep
+        self.sweep: Sweep = Sweep(self._schedule, self.core.tick / LOOKS_PER_TICK)
         self._state = "not started"
+
+    def _schedule(self, seconds: float, call: Callable[[float], None]) -> None:
+        driver = self.driver
+        driver.after(seconds, lambda: call(driver.now()))
 
     def _wake(self) -> None:
         raise NotImplementedError

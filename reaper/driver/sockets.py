@@ -36,6 +36,11 @@ TCP_RTO_MAX_MS = 44
 again.
 """
 
+STAMP = 0.01
+"""Seconds by which the kernel's stamps may be wrong: one of its ticks, at its
+slowest.
+"""
+
 _CLOSE_WAIT = 8  # tcp_info.tcpi_state: the peer has shut its sending side
 _CLOSE = 7  # the connection is over
 

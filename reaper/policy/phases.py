@@ -131,6 +131,14 @@ IDLE_PHASES = frozenset({Phase.FIRST_BYTE, Phase.KEEP_ALIVE})
 that is on its way.
 """
 
+RESTING = frozenset({Phase.IDLE, *IDLE_PHASES})
+"""Phases in which nothing has been asked for, in any protocol."""
+
+
+def uncounted() -> int:
+    """No progress of the peer: what it takes is counted as it goes out."""
+    return 0
+
 
 class Watch(Protocol):
     """What the policy drives: `reaper.trio.Connection`, or anything that behaves like
@@ -213,7 +221,7 @@ class IdlePolicy:
         watch: Watch,
         now: float,
         sweep: Sweep,
-        progress: Callable[[], int],
+        progress: Callable[[], int] = uncounted,
         phase: Phase = Phase.FIRST_BYTE,
         cut: Callable[[str], object] | None = None,
     ) -> None:
@@ -487,3 +495,12 @@ def lifespan(max_age: float, jitter: float, tick: float, share: float) -> float:
     step = -(-(ticks + 1) // STEPS)  # wide enough for STEPS of them to reach the end
     steps = min(int(share * (ticks // step + 1)), ticks // step)
     return max(1, most - step * steps) * tick
+
+
+def ages(config: ReaperConfig) -> Callable[[], float]:
+    """Return a function that draws the maximum age of a new connection, in seconds; 0:
+    none.
+    """
+    share = random.Random().random
+    age, jitter = config.timeouts.max_age, config.limits.max_age_jitter
+    return lambda: lifespan(age, jitter, config.reaper.tick, share())

@@ -8,8 +8,9 @@ In a room:
     names           the private names of the server that are used, and its tested
                     versions
     changes         what `reaper run` changes in it; imports nothing of the server
-    phases          what a connection waits for; where the server is derived from, that
-                    is in the file of what is derived, such as aiohttp's `server`
+    phases          what a connection waits for: a class that derives from
+                    `driver.served.Served`; where the server is derived from, it is in
+                    the file of what is derived, such as aiohttp's `server`
     http2           the same of each stream of HTTP/2
 
 All rooms share what lies beside them, and none knows another:
@@ -20,7 +21,6 @@ All rooms share what lies beside them, and none knows another:
     abilities       what a guard can do in a server, and the settings that act by it
     readers         who reads the settings beside the servers of others
     pages           the tables of the pages, written from the cards
-    polled          a server that is asked, when a connection is due, whose turn it is
     factories       a server that gives asyncio a protocol factory
     http2           streams of HTTP/2
     streams         answers without an end, told when the server stops

@@ -14,7 +14,6 @@ Ability = Mapping[str, str]
 IF_SET = "only if you set it"
 AT_ONCE = "for WebSockets and streams; the server closes idle connections at once"
 ALSO = "the server's own limit holds as well"
-SEEN_LATE = "a drip is noticed when the limit before it is over"
 AT_AN_AGE = "at max_age only"
 
 
@@ -36,9 +35,6 @@ PHASES = _all(
     *("timeouts.write", "timeouts.tunnel"),
 )
 """It knows the phases of HTTP when they begin."""
-
-ASKED = PHASES | {"timeouts.headers": SEEN_LATE}
-"""It asks the server for the phase of HTTP when a connection is due."""
 
 LAST = _all("timeouts.max_age", "limits.max_age_jitter") | _all(
     "timeouts.drain", "timeouts.drain_idle", but=AT_AN_AGE
@@ -72,10 +68,15 @@ RATES = _all(
 """It counts the bytes of a body and of an answer."""
 
 TUNNELS = _all("timeouts.tunnel_age")
-"""It ends a WebSocket or a tunnel properly."""
+"""It ends a WebSocket or a tunnel that is too old."""
 
-RATES_OF_STREAMS = dict.fromkeys(RATES | TUNNELS, "only for streams of HTTP/2")
-"""It does both for the streams of HTTP/2."""
+ASKED = PHASES | RATES | TUNNELS
+"""It asks the server for the phase of HTTP when a connection is due:
+`driver.served.Served`.
+"""
+
+SHAKES = _all("timeouts.handshake")
+"""The TLS is the server's own, and the guard sees when it is agreed on."""
 
 WINDOW = {"timeouts.drain_window": AT_ONCE}
 """It spreads the goodbyes to streams and WebSockets at a stop."""

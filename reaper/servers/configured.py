@@ -5,15 +5,12 @@ say of it, and the maximum age of a connection.
 from __future__ import annotations
 
 import os
-import random
-from collections.abc import Callable
 from dataclasses import replace
 from math import isinf
 from typing import Any
 
 from ..config.effects import said, without_effect
 from ..config.settings import DEFAULT, ReaperConfig
-from ..policy import lifespan
 from . import cards
 
 KEEP_ALIVE = ReaperConfig().timeouts.keep_alive
@@ -70,15 +67,6 @@ def advertised_of(config: ReaperConfig, own: float | None) -> int:
     shortest = min(both, default=0.0)
     timeouts = replace(config.timeouts, keep_alive=0.0 if isinf(shortest) else shortest)
     return advertised(replace(config, timeouts=timeouts))
-
-
-def ages(config: ReaperConfig) -> Callable[[], float]:
-    """Return a function that draws the maximum age of a new connection, in seconds; 0:
-    none.
-    """
-    share = random.Random().random
-    timeouts, limits = config.timeouts, config.limits
-    return lambda: lifespan(timeouts.max_age, limits.max_age_jitter, config.reaper.tick, share())
 
 
 def warn(config: ReaperConfig, server: str, log: Any) -> None:

@@ -1,5 +1,5 @@
 """How a guarded server tells the program that it stops: `reaper.stopping()` becomes
-true. And what it tells a client whose request does not come in time.
+true.
 
 `reaper run` imports this library under a name of its own, so that a module `reaper` of
 the program is the program's. If that is this library as well, there are two of it in
@@ -12,13 +12,6 @@ import sys
 from contextlib import suppress
 
 from ..stops import TURN, Turn, stopping, was_asked
-
-REQUEST_TIMEOUT = b"408 Request Timeout\n"
-TIMED_OUT = (
-    b"HTTP/1.1 408 Request Timeout\r\ncontent-type: text/plain; charset=utf-8\r\n"
-    b"content-length: %d\r\nconnection: close\r\n\r\n%s" % (len(REQUEST_TIMEOUT), REQUEST_TIMEOUT)
-)
-"""The answer to a client whose request did not come in time."""
 
 
 def begin_stopping() -> None:

@@ -69,15 +69,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "gunicorn, threads",
         "servers/gunicorn/threads.py",
-        "return Phase.BODY if self.receiving else Phase.IN_FLIGHT",
+        "return Phase.BODY if wire.receiving else Phase.IN_FLIGHT",
         "return Phase.BODY",
         "a request that is answered is waited for as if more of it had to come",
     ),
     Mutant(
         "aiohttp, `run_app`",
         "servers/aiohttp/server.py",
-        "not transport.is_reading() else Phase.BODY",
-        "not transport.is_reading() else Phase.IN_FLIGHT",
+        "return Phase.IN_FLIGHT if read else Phase.BODY",
+        "return Phase.IN_FLIGHT",
         "half a body is waited for without a limit",
     ),
     Mutant(
@@ -104,9 +104,9 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "hypercorn, trio",
         "servers/hypercorn/trio.py",
-        "            connection.policy.bytes_out(PIECE, self._now())\n",
-        "",
-        "what a client takes of an answer is no activity",
+        "        self.reading = True\n",
+        "        self.reading = False\n",
+        "half a body is waited for without a limit",
     ),
     Mutant(
         "hypercorn, HTTP/2",
@@ -153,8 +153,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "anyio",
         "servers/anyio/phases.py",
-        "        return Phase.IDLE\n    return Phase.IDLE if stream._receive_guard._guarded else",
-        "        return Phase.IDLE\n    return Phase.IN_FLIGHT if stream._receive_guard._guarded else",
+        "return Phase.IDLE if stream._receive_guard._guarded else",
+        "return Phase.IN_FLIGHT if stream._receive_guard._guarded else",
         "a client that is waited for counts as one in use",
     ),
 )

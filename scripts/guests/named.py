@@ -45,18 +45,13 @@ OUTSIDE = (
 )
 """The guests whose guard asks the server which phase of HTTP it is in."""
 
-DRIPPED_HEADS = (
-    "drips a head that never ends",
-    "drips its second head, which never ends",
-)
-
 NAMED: tuple[Named, ...] = (
     Named(
         OUTSIDE,
-        DRIPPED_HEADS,
-        "the guard looks when a limit is over, and the kernel says when the last byte came and how many,"
-        " not when the first of those that drip; to note that, each packet would have to be looked at:"
-        " `headers` ends the client up to one limit late",
+        ("drips its second head, which never ends",),
+        "it begins before the guard has found the connection at rest, and the kernel says when the last"
+        " byte came and how many, not when the first of those that drip; to note that, each answer would"
+        " have to be looked at: `headers` ends the client up to the shortest limit late",
         late=True,
     ),
     Named(

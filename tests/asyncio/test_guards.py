@@ -20,11 +20,11 @@ from pyarrow import parquet
 
 import reaper.asyncio
 from reaper.asyncio import AsyncioReaper
-from reaper.asyncio.guards import Guard, watch
+from reaper.asyncio.guards import OnTransport, guard_server, watch
 from reaper.config import ReaperConfig
+from reaper.driver.served import Served
 from reaper.journal import Journal
 from reaper.policy import Phase
-from reaper.servers import polled
 
 pytestmark = [pytest.mark.slow, pytest.mark.anyio]
 
@@ -117,8 +117,15 @@ async def serving(
             yield r, server.sockets[0].getsockname()
 
 
-def guards_of(r: AsyncioReaper) -> list[Guard]:
-    return [one for one in r.driver.connections.values() if isinstance(one, Guard)]
+class Resting(OnTransport):
+    """A connection of a server that always waits for a request."""
+
+    def phase(self) -> Phase:
+        return Phase.KEEP_ALIVE
+
+
+def guards_of(r: AsyncioReaper) -> list[Served]:
+    return [one for one in r.driver.connections.values() if isinstance(one, Served)]
 
 
 async def eventually(true: Callable[[], object]) -> None:
@@ -136,7 +143,7 @@ async def test_where_the_interpreter_has_the_socket_the_kernel_is_asked_by_it(
     """
     async with serving(served, idle=60.0) as (r, address):
         with socket.create_connection(address):
-            await eventually(lambda: polled.transports_of(r) or r.driver.connections)
+            await eventually(lambda: r.driver.connections)
             [connection] = r.driver.connections.values()
             own = connection.own_socket
             assert (own is None) is anyio_backend[1]["use_uvloop"]
@@ -150,7 +157,7 @@ async def test_a_peer_hears_of_its_close_before_the_loop_goes_on(how: str) -> No
         with socket.create_connection(address) as client:
             client.settimeout(10)  # blocks this loop, too
             client.send(b"x")
-            await eventually(lambda: polled.transports_of(r))
+            await eventually(lambda: guards_of(r))
             [connection] = r.driver.connections.values()
             if how == "close":
                 connection.reap("idle")
@@ -419,7 +426,7 @@ async def test_a_transport_that_is_closed_and_not_freed_is_forgotten_when_it_is_
     class Kept(Echo):
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            watch(kept[0], transport, polled.rules_of(kept[0], lambda transport: Phase.KEEP_ALIVE))
+            watch(kept[0], Resting, transport)
             kept.append(transport)
 
     def factory(r: AsyncioReaper) -> type[Kept]:
@@ -442,7 +449,7 @@ async def test_the_log_says_the_whole_limit_and_not_what_the_last_look_left_of_i
     given = {"timeouts.first_byte": "250ms", "timeouts.keep_alive": "600ms"}
 
     def resting(r: AsyncioReaper) -> Callable[[], Any]:
-        return polled.guard(Echo, lambda transport: Phase.KEEP_ALIVE, reaper=r)
+        return guard_server(Echo, Resting, lambda: r)
 
     caplog.set_level("INFO", "reaper")
     config = ReaperConfig.load(environ={}, overrides=given)
@@ -467,7 +474,7 @@ async def test_half_a_head_is_counted_from_its_byte_and_not_from_the_look_that_f
             pass
 
     def silent(r: AsyncioReaper) -> Callable[[], Any]:
-        return polled.guard(Silent, lambda transport: Phase.KEEP_ALIVE, reaper=r)
+        return guard_server(Silent, Resting, lambda: r)
 
     config = ReaperConfig.load(environ={}, overrides=given)
     async with serving(silent, config) as (r, address):
@@ -487,7 +494,7 @@ async def test_deafness_is_counted_from_its_beginning_and_not_from_the_look_that
             self.transport.write(bytes(8_000_000))
 
     def factory(r: AsyncioReaper) -> Callable[[], Any]:
-        return polled.guard(Answers, lambda transport: Phase.KEEP_ALIVE, reaper=r)
+        return guard_server(Answers, Resting, lambda: r)
 
     config = ReaperConfig.load(environ={}, overrides=given)
     async with serving(factory, config) as (r, address):
@@ -511,7 +518,7 @@ async def test_after_an_answer_that_was_taken_slowly_the_keep_alive_is_in_force(
             self.transport.write(bytes(8_000_000))
 
     def factory(r: AsyncioReaper) -> Callable[[], Any]:
-        return polled.guard(Answers, lambda transport: Phase.KEEP_ALIVE, reaper=r)
+        return guard_server(Answers, Resting, lambda: r)
 
     loop = asyncio.get_running_loop()
     async with serving(factory, ReaperConfig.load(environ={}, overrides=given)) as (r, address):
@@ -522,6 +529,38 @@ async def test_after_an_answer_that_was_taken_slowly_the_keep_alive_is_in_force(
             while await loop.sock_recv(client, 1_000_000):
                 pass
         assert r.statistics().reasons == {"keep_alive": 1}
+
+
+async def test_who_rests_is_looked_at_once_in_its_own_limit_and_woken_by_a_byte(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks: list[Served] = []
+    given = {"timeouts.keep_alive": "15m", "timeouts.headers": "200ms"}
+    look = Served.look
+
+    def counted(self: Served) -> float | None:
+        looks.append(self)
+        return look(self)
+
+    monkeypatch.setattr(Served, "look", counted)
+
+    def factory(r: AsyncioReaper) -> Callable[[], Any]:
+        return guard_server(Echo, Resting, lambda: r)
+
+    config = ReaperConfig.load(environ={}, overrides=given)
+    async with serving(factory, config) as (_, address):
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"x")
+        await reader.readexactly(1)
+        await eventually(lambda: looks)
+        await asyncio.sleep(1.0)
+        assert len(looks) == 1
+        writer.write(b"x")  # it is answered: the guard looks once more
+        await reader.readexactly(1)
+        await eventually(lambda: len(looks) > 1)
+        await asyncio.sleep(0.5)
+        assert len(looks) == 2
+        writer.close()
 
 
 def test_the_reaper_of_a_loop_is_one_and_runs() -> None:

@@ -11,9 +11,10 @@ from typing import NamedTuple
 import pytest
 
 from reaper.asyncio import AsyncioReaper, open_reaper, overload
-from reaper.asyncio.guards import Rules, guarded
+from reaper.asyncio.guards import OnTransport, guarded
 from reaper.asyncio.overload import BUSY, HEAD_BYTES, TRY_AGAIN_LATER
 from reaper.config import ReaperConfig
+from reaper.driver.served import Terms
 from reaper.policy import Phase
 from tests.helpers.server_process import PATIENCE
 
@@ -24,6 +25,13 @@ UPGRADE = (
     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\r\n"
 )
 Client = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Busy(OnTransport):
+    """A connection of a server that works."""
+
+    def phase(self) -> Phase:
+        return Phase.IN_FLIGHT
 
 
 class Full(NamedTuple):
@@ -52,11 +60,10 @@ class Full(NamedTuple):
 async def full(
     linger: str = "1h", *, http: bool = True, secret: ssl.SSLContext | None = None
 ) -> AsyncIterator[Full]:
-    rules = Rules(lambda transport: Phase.IN_FLIGHT, {}, None, told=True, http=http)
     settings = {"limits.max_connections": 1, "timeouts.linger": linger, "reaper.tick": "100ms"}
     config = ReaperConfig.load(environ={}, overrides=settings)
     async with asyncio.timeout(PATIENCE), open_reaper(config) as r, AsyncExitStack() as clients:
-        made = guarded(asyncio.Protocol, lambda _: rules, lambda: r)
+        made = guarded(asyncio.Protocol, Busy, lambda: r, lambda r: Terms(r, {}, http=http))
         loop = asyncio.get_running_loop()
         server = await loop.create_server(made, "127.0.0.1", 0, ssl=secret)
         clients.callback(server.close)

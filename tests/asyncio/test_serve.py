@@ -14,11 +14,10 @@ import pytest
 
 import reaper.asyncio
 from reaper.asyncio import loop_factory
+from reaper.asyncio.guards import guard_server
 from reaper.asyncio.serve import WatchedReader
 from reaper.config import ReaperConfig
-from reaper.policy import Phase
-from reaper.servers import polled
-from tests.asyncio.test_guards import Echo, echo, eventually, guards_of, serving
+from tests.asyncio.test_guards import Echo, Resting, echo, eventually, guards_of, serving
 from tests.helpers.loops import Asyncio
 from tests.helpers.program_trials import reset
 
@@ -202,7 +201,7 @@ async def test_under_pressure_a_guarded_connection_is_as_silent_as_its_kernel_sa
     settings = {"timeouts.keep_alive": HOUR}
 
     def factory(r: Any) -> Callable[[], Any]:
-        return polled.guard(Echo, lambda transport: Phase.KEEP_ALIVE, reaper=r)
+        return guard_server(Echo, Resting, lambda: r)
 
     config = ReaperConfig.load(environ={}, overrides=settings)
     async with serving(factory, config) as (r, address):
@@ -215,7 +214,7 @@ async def test_under_pressure_a_guarded_connection_is_as_silent_as_its_kernel_sa
         silent, limit = guard.silence(r.core.explain(guard.uid), r.driver.now())
         assert limit == HOUR
         assert silent >= 0.3
-        transport = guard.transport()
+        transport = guard.wire.whose
         assert transport is not None
         transport.abort()
         silent, _ = guard.silence(r.core.explain(guard.uid), r.driver.now())
@@ -228,7 +227,7 @@ async def test_a_client_that_nobody_can_tell_that_its_connection_is_old_may_rest
     settings = {"timeouts.keep_alive": HOUR, **ages}
 
     def factory(r: Any) -> Callable[[], Any]:
-        return polled.guard(Echo, lambda transport: Phase.KEEP_ALIVE, reaper=r)
+        return guard_server(Echo, Resting, lambda: r)
 
     config = ReaperConfig.load(environ={}, overrides=settings)
     async with serving(factory, config) as (r, address):

@@ -122,10 +122,6 @@ IN_VAIN: dict[str, tuple[str, str]] = {
         "uvicorn gunicorn-uvicorn",
         "the policy counts, and uvicorn does not ask it",
     ),
-    **dict.fromkeys(
-        [f"limits.min_{way}_{what}" for way in ("in", "out") for what in ("rate", "grace")],
-        ("hypercorn-trio", "the policy makes the allowance, and no sweep charges it"),
-    ),
     "reaper.release_buffers": (
         "gunicorn-gthread tornado twisted anyio",
         "the reaper of every server reads it, and their TLS is not asyncio's",

@@ -12,10 +12,10 @@ pytest.importorskip("aiohttp")
 from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http_parser import HttpRequestParser
 
+from reaper.driver.served import TIMED_OUT
 from reaper.policy import reasons
-from reaper.servers.aiohttp.server import begun
-from reaper.servers.goodbye import TIMED_OUT
-from reaper.servers.polled import nothing_known, timed_out
+from reaper.servers.aiohttp.server import Aiohttp
+from tests.helpers.served import bare
 
 WHOLE = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
 
@@ -40,17 +40,20 @@ def test_a_part_of_a_head_is_told_from_none(heard: list[bytes], has_begun: bool)
         for data in heard:
             parser.feed_data(data)
         protocol = SimpleNamespace(_parser=parser)
-        return begun(SimpleNamespace(get_protocol=lambda: protocol))
+        return bare(Aiohttp, SimpleNamespace(get_protocol=lambda: protocol)).begun()
 
     assert asyncio.run(main()) is has_begun
 
 
 def test_a_parser_that_cannot_be_read_has_nothing() -> None:
-    assert not begun(SimpleNamespace(get_protocol=lambda: None))
+    assert not bare(Aiohttp, SimpleNamespace(get_protocol=lambda: None)).begun()
 
 
 def test_a_connection_is_told_408_at_keep_alive_only_if_a_head_has_begun() -> None:
-    answer = timed_out(nothing_known, lambda transport: transport == "begun")
-    assert answer("begun", reasons.KEEP_ALIVE) == TIMED_OUT
-    assert answer("silent", reasons.KEEP_ALIVE) == b""
-    assert answer("begun", reasons.MAX_AGE) == b""
+    class Known(Aiohttp):
+        def begun(self) -> bool:
+            return bool(self.transport == "begun")
+
+    assert bare(Known, "begun").answer(reasons.KEEP_ALIVE) == TIMED_OUT
+    assert bare(Known, "silent").answer(reasons.KEEP_ALIVE) == b""
+    assert bare(Known, "begun").answer(reasons.MAX_AGE) == b""

@@ -161,7 +161,10 @@ def test_the_names_of_every_kind_are_looked_up_for_it() -> None:
         assert all(looked_up(card, gone) for gone in names_of(card.tables))
 
 
-OF_OBJECTS = {("anyio._backends._asyncio:TCPSocketListener", "accept")}
+OF_OBJECTS = {
+    ("anyio._backends._asyncio:TCPSocketListener", "accept"),
+    ("twisted.internet.tcp:Server", "_dataReceived"),
+}
 """Names that are replaced of single objects, when the program makes them."""
 
 

@@ -4,30 +4,33 @@ for.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from reaper.driver.served import Served
 from reaper.policy import Phase
-from reaper.servers.aiohttp import server as aiohttp
-from reaper.servers.anyio import phases as anyio
-from reaper.servers.gunicorn import asgi as gunicorn
-from reaper.servers.hypercorn import phases as hypercorn
-from reaper.servers.polled import readable
-from reaper.servers.sanic import phases as sanic
-from reaper.servers.tornado import phases as tornado
-from reaper.servers.twisted import phases as twisted
+from reaper.servers.aiohttp.server import Aiohttp
+from reaper.servers.anyio.phases import Listened
+from reaper.servers.gunicorn.asgi import Asgi
+from reaper.servers.gunicorn.threads import Threaded
+from reaper.servers.hypercorn.phases import Hypercorn
+from reaper.servers.sanic.phases import Sanic
+from reaper.servers.tornado.phases import Tornado
+from reaper.servers.twisted.phases import Twisted
+from tests.helpers.served import bare
 
-BARE = SimpleNamespace(get_protocol=object, whose=object(), protocol=SimpleNamespace(protocol=1))
-"""Stands for a transport, a face and a server that have nothing of what is read."""
+KINDS = [Aiohttp, Listened, Asgi, Threaded, Hypercorn, Sanic, Tornado, Twisted]
 
 
-@pytest.mark.parametrize("module", [aiohttp, anyio, gunicorn, hypercorn, sanic, tornado, twisted])
-def test_a_connection_whose_state_cannot_be_read_is_in_use(module: Any) -> None:
-    ask: Callable[[Any], Phase] = module.phase_of
-    assert readable(ask)(BARE) is Phase.IN_FLIGHT
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_connection_whose_state_cannot_be_read_is_in_use(kind: type[Served]) -> None:
+    nothing = SimpleNamespace(get_protocol=object)
+    made: Any = bare(kind, nothing, conn=object())
+    if kind is Hypercorn:
+        made._server = lambda: SimpleNamespace(protocol=SimpleNamespace(protocol=1))
+    assert made.found(None) is Phase.IN_FLIGHT
 
 
 @pytest.mark.parametrize(
@@ -52,4 +55,4 @@ def test_sanic_waits_for_a_chunk_of_which_no_whole_size_has_come(
         request_bytes_left=left,
     )
     transport = SimpleNamespace(get_protocol=lambda: SimpleNamespace(_http=http))
-    assert sanic.phase_of(transport) is phase
+    assert bare(Sanic, transport).phase() is phase

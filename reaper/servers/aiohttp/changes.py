@@ -8,15 +8,12 @@ from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
+from ...config.durations import NEVER
 from ..factories import on_loops
 from ..guest import Visit, after
 
 OWN = "_reaper_own_keep_alive"
 """The attribute of a `Server` that keeps what `own_keep_alive` has found."""
-
-NEVER = 10**8
-"""Seconds; the keep-alive that aiohttp is given where ours is in force."""
-
 
 DEFAULTS = (75.0, 3630.0)
 """Seconds: the keep-alive of `run_app` and that of `AppRunner`, where the program sets

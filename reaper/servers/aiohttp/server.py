@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 
@@ -17,54 +19,57 @@ from aiohttp import HttpVersion11, web
 from aiohttp.log import server_logger
 
 from ...asyncio import transports
-from ...asyncio.guards import LEAVING
+from ...asyncio.guards import OnTransport, guard_server
 from ...asyncio.reaper import AsyncioReaper, reaper_of
 from ...asyncio.serve import loop_factory
+from ...config.durations import NEVER
 from ...config.settings import ReaperConfig
 from ...driver.driver import Call
 from ...errors import printable
 from ...policy import Phase
-from .. import polled
 from ..abandoned import Abandoned, link_of
 from ..configured import advertised, kept_alive, warn
 from ..streams import EXTENSION
 from .streams import end_streams
 
-NEVER = 1e8
-"""Seconds; the keep-alive that aiohttp is given where ours is in force."""
+LEAVING: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Transports whose next answer says that it is the last."""
 
 
-def phase_of(transport: Any) -> Phase:
-    """What the connection of aiohttp's *transport* waits for."""
-    handler = transport.get_protocol()
-    if handler._payload_parser is not None:
-        return Phase.TUNNEL  # since the answer 101, whatever was asked for before
-    request = handler._current_request
-    if request is None:
-        answering = handler._request_in_progress or handler._messages
-        return Phase.IN_FLIGHT if answering else Phase.KEEP_ALIVE
-    return Phase.IN_FLIGHT if request.content.is_eof() or not transport.is_reading() else Phase.BODY
+class Aiohttp(OnTransport):
+    """A connection of aiohttp's server."""
 
+    __slots__ = ()
 
-def owes(transport: Any) -> bool:
-    """Whether no part of the answer was sent yet while aiohttp waits for the request's
-    body on *transport*.
-    """
-    writer = transport.get_protocol()._current_request._payload_writer
-    return bool(writer.output_size == 0)
+    def phase(self) -> Phase:
+        transport = self.transport
+        handler = transport.get_protocol()
+        if handler._payload_parser is not None:
+            return Phase.TUNNEL  # since the answer 101, whatever was asked for before
+        request = handler._current_request
+        if request is None:
+            answering = handler._request_in_progress or handler._messages
+            return Phase.IN_FLIGHT if answering else Phase.KEEP_ALIVE
+        read = request.content.is_eof() or not transport.is_reading()
+        return Phase.IN_FLIGHT if read else Phase.BODY
 
+    def owes(self) -> bool:
+        return bool(self.protocol._current_request._payload_writer.output_size == 0)
 
-def begun(transport: Any) -> bool:
-    """Whether a part of a head has come on aiohttp's *transport*, which is about to be
-    closed. The parser, in C, shows nothing else of it: told that its input is over, it
-    makes a request of what it has.
-    """
-    try:
-        return transport.get_protocol()._parser.feed_eof() is not None
-    except AttributeError:  # what cannot be read has not begun
-        return False
-    except Exception:
-        return True  # what it has makes no request
+    def begun(self) -> bool:
+        """As the base class says. The parser, in C, shows nothing else of a part of a
+        head: told that its input is over, it makes a request of what it has.
+        """
+        try:
+            return self.protocol._parser.feed_eof() is not None
+        except AttributeError:  # what cannot be read has not begun
+            return False
+        except Exception:
+            return True  # what it has makes no request
+
+    def be_last(self) -> None:
+        with suppress(TypeError):  # uvloop's transport with TLS
+            LEAVING.add(self.transport)
 
 
 OWN_GRACE = 60.0
@@ -240,12 +245,13 @@ def guard(server: Callable[[], Any], *, reaper: AsyncioReaper | None = None) -> 
             own, without `timeouts.abandoned`.
     """
     handler = getattr(server, "request_handler", None)
-    if reaper is None or handler is None or not reaper.config.timeouts.abandoned:
-        return polled.guard(server, phase_of, reaper=reaper, owes=owes, begun=begun)
-    handlings = Handlings(reaper, handler)
-    server.request_handler = handlings.handle  # type: ignore[attr-defined]
-    made = handlings.factory(server)
-    return polled.guard(made, phase_of, reaper=reaper, owes=owes, begun=begun)
+    if reaper is None:
+        return guard_server(server, Aiohttp, reaper_of)
+    if handler is not None and reaper.config.timeouts.abandoned:
+        handlings = Handlings(reaper, handler)
+        server.request_handler = handlings.handle  # type: ignore[attr-defined]
+        server = handlings.factory(server)
+    return guard_server(server, Aiohttp, lambda: reaper)
 
 
 def run_app(app: Any, *, config: ReaperConfig | None = None, **options: Any) -> None:

@@ -10,17 +10,15 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from ...asyncio.guards import Rules
+from ...asyncio.guards import OnTransport
 from ...asyncio.guards import watch as watch_by
 from ...asyncio.reaper import AsyncioReaper, reaper_of
+from ...driver.reaper import Reaper
+from ...driver.served import Terms
 from ...driver.watched import check_idle
 from ...policy import Phase
 from ..configured import settings
 from ..guest import silence
-from ..polled import readable
-
-_RULES: weakref.WeakKeyDictionary[AsyncioReaper, Rules] = weakref.WeakKeyDictionary()
-"""By reaper, the rules that were made from its settings."""
 
 
 def note(listener: Any) -> None:
@@ -37,33 +35,34 @@ def note(listener: Any) -> None:
     listener.accept = accept_guarded
 
 
+class Listened(OnTransport):
+    """A connection of anyio's `SocketStream` on asyncio."""
+
+    __slots__ = ()
+
+    @classmethod
+    def made_terms(cls, reaper: Reaper) -> Terms:
+        timeouts = reaper.config.timeouts
+        limits = {
+            Phase.IDLE: check_idle(getattr(timeouts, silence(reaper.config))),
+            Phase.WRITE: check_idle(timeouts.write),
+        }
+        return Terms(reaper, limits, http=False)
+
+    def phase(self) -> Phase:
+        """IDLE while the handler waits in `receive`, or has dropped the stream;
+        otherwise IN_FLIGHT.
+        """
+        stream = self.protocol._reaper_stream()
+        if stream is None:  # the handler has forgotten it, unclosed: nobody reads any more
+            return Phase.IDLE
+        return Phase.IDLE if stream._receive_guard._guarded else Phase.IN_FLIGHT
+
+
 def watch(stream: Any, reaper: AsyncioReaper) -> None:
     """Guard the connection of *stream*, anyio's `SocketStream` on asyncio."""
     protocol = stream._protocol
     # The stream holds the protocol: a reference back would keep both until the
     # collector comes.
     protocol._reaper_stream = weakref.ref(stream)
-    rules = _RULES.get(reaper)
-    if rules is None:
-        rules = _RULES[reaper] = rules_of(reaper)
-    watch_by(reaper, stream._transport, rules, protocol)
-
-
-def rules_of(reaper: AsyncioReaper) -> Rules:
-    """The rules for a connection of plain bytes, by the config of *reaper*."""
-    timeouts = reaper.config.timeouts
-    limits = {
-        Phase.IDLE: check_idle(getattr(timeouts, silence(reaper.config))),
-        Phase.WRITE: check_idle(timeouts.write),
-    }
-    return Rules(readable(phase_of), limits, None, told=True)
-
-
-def phase_of(transport: Any) -> Phase:
-    """IDLE while the handler waits in `receive`, or has dropped the stream; otherwise
-    IN_FLIGHT. *transport*: asyncio's, beneath anyio's `SocketStream`.
-    """
-    stream = transport.get_protocol()._reaper_stream()
-    if stream is None:  # the handler has forgotten it, unclosed: nobody reads any more
-        return Phase.IDLE
-    return Phase.IDLE if stream._receive_guard._guarded else Phase.IN_FLIGHT
+    watch_by(reaper, Listened, stream._transport, protocol)

@@ -16,13 +16,15 @@ from typing import Any
 from gunicorn.workers import gasgi
 
 from ...asyncio.closing import bound
+from ...asyncio.guards import OnTransport, guard_server
 from ...asyncio.reaper import AsyncioReaper, reaper_of
 from ...asyncio.serve import loop_factory
 from ...asyncio.transports import buffered, descriptor_of, is_tls, queued
+from ...config.durations import NEVER
 from ...config.settings import ReaperConfig
+from ...driver.served import served_by
 from ...driver.sockets import readable
 from ...policy import Phase
-from .. import polled
 from ..abandoned import Requests, link_of, streams_of
 from ..configured import advertised, kept_alive, warn
 from ..goodbye import begin_stopping
@@ -30,12 +32,6 @@ from ..http2.waiting import Carrier
 from ..metrics import stopping
 from ..streams import Streams, are_wanted
 from .http2_asgi import guard, guard_stream
-
-NEVER = 10**8
-"""Seconds; the keep-alive that gunicorn is given where ours is in force. After a stall
-its own timer would fire before the bytes are read that came meanwhile.
-"""
-
 
 AGAIN = 0.05
 """Seconds between two looks whether gunicorn has read the bytes that have come."""
@@ -57,41 +53,67 @@ gunicorn's master kills the worker 2 s after it.
 """
 
 
-def phase_of(transport: Any) -> Phase:
-    """What the connection of *transport* waits for. One that speaks uwsgi counts as in
+class Asgi(OnTransport):
+    """A connection of gunicorn's ASGI worker. One that speaks uwsgi counts as in
     use.
     """
-    protocol = transport.get_protocol()
-    http2 = getattr(protocol, "_h2_conn", None)  # over HTTP/1 it has none
-    if http2 is not None:
-        used = http2.streams or protocol._h2_tasks or getattr(http2, "leaving", False)
-        return Phase.IN_FLIGHT if used else Phase.IDLE  # its session knows the limits
-    if protocol._websocket is not None:
-        return Phase.TUNNEL
-    if protocol._awaiting_request:
-        if protocol._finishing_calls:
-            return Phase.IN_FLIGHT
-        # gunicorn's fast parser, in C, does not show what it has.
-        begun = getattr(protocol._callback_parser, "_buffer", b"")
-        return Phase.HEADERS if begun else Phase.KEEP_ALIVE
-    receiver = protocol._body_receiver
-    waits = receiver is not None and not receiver._complete and transport.is_reading()
-    # Until the application asks for the body, nobody has told the client to send it.
-    return Phase.BODY if waits and not receiver.expect_continue else Phase.IN_FLIGHT
 
+    __slots__ = ()
 
-def invited(transport: Any) -> bool:
-    """Whether the client of *transport* has waited for `100 Continue`."""
-    receiver = getattr(transport.get_protocol(), "_body_receiver", None)
-    return getattr(getattr(receiver, "request", None), "_expect_100_continue", False) is True
+    def phase(self) -> Phase:
+        transport = self.transport
+        protocol = transport.get_protocol()
+        http2 = getattr(protocol, "_h2_conn", None)  # over HTTP/1 it has none
+        if http2 is not None:
+            used = http2.streams or protocol._h2_tasks or getattr(http2, "leaving", False)
+            return Phase.IN_FLIGHT if used else Phase.IDLE  # its session knows the limits
+        if protocol._websocket is not None:
+            return Phase.TUNNEL
+        if protocol._awaiting_request:
+            if protocol._finishing_calls:
+                return Phase.IN_FLIGHT
+            # gunicorn's fast parser, in C, does not show what it has.
+            begun = getattr(protocol._callback_parser, "_buffer", b"")
+            return Phase.HEADERS if begun else Phase.KEEP_ALIVE
+        receiver = protocol._body_receiver
+        waits = receiver is not None and not receiver._complete and transport.is_reading()
+        # Until the application asks for the body, nobody has told the client to send
+        # it.
+        return Phase.BODY if waits and not receiver.expect_continue else Phase.IN_FLIGHT
 
+    def invited(self) -> bool:
+        receiver = getattr(self.protocol, "_body_receiver", None)
+        return getattr(getattr(receiver, "request", None), "_expect_100_continue", False) is True
 
-def owes(transport: Any) -> bool:
-    """Whether no part of the answer was sent yet while the request's body is awaited on
-    *transport*.
-    """
-    protocol = transport.get_protocol()
-    return bool(protocol.begun != id(protocol._body_receiver.request))
+    def owes(self) -> bool:
+        protocol = self.protocol
+        return bool(protocol.begun != id(protocol._body_receiver.request))
+
+    def farewell(self) -> bytes:
+        """GOAWAY for a client that speaks HTTP/2, once, as gunicorn sends it when its
+        own timer fires.
+        """
+        http2 = getattr(self.protocol, "_h2_conn", None)
+        if http2 is None or http2.h2_conn.state_machine.state.name == "CLOSED":
+            return b""
+        http2.h2_conn.close_connection()
+        return bytes(http2.h2_conn.data_to_send())
+
+    def be_last(self) -> None:
+        """Have the next answer say `Connection: close`. Over HTTP/2 `farewell` says so
+        instead.
+        """
+        protocol = self.protocol
+        if getattr(protocol, "_h2_conn", None) is None:
+            protocol.is_last = True
+
+    def parts(self, protocol: Any) -> None:
+        """gunicorn would cancel the handler of *protocol* by
+        `asgi_disconnect_grace_period`. Where `abandoned` does that, gunicorn does not.
+        """
+        streams = protocol.worker.streams
+        if isinstance(streams, Requests) and streams.lost(protocol._body_receiver):
+            protocol._cancel_task_if_pending = _not_now
 
 
 def _receiver(receive: Any, _: Any) -> Any:
@@ -128,26 +150,6 @@ def is_blocked(receive: Any, send: Any) -> bool:
 
 def _not_now() -> None:
     """Cancels nothing."""
-
-
-def farewell(transport: Any) -> bytes:
-    """GOAWAY for a client that speaks HTTP/2, once, as gunicorn sends it when its own
-    timer fires.
-    """
-    http2 = getattr(transport.get_protocol(), "_h2_conn", None)
-    if http2 is None or http2.h2_conn.state_machine.state.name == "CLOSED":
-        return b""
-    http2.h2_conn.close_connection()
-    return bytes(http2.h2_conn.data_to_send())
-
-
-def be_last(transport: Any) -> None:
-    """Have the next answer say `Connection: close`. Over HTTP/2 `farewell` says so
-    instead.
-    """
-    protocol = transport.get_protocol()
-    if getattr(protocol, "_h2_conn", None) is None:
-        protocol.is_last = True
 
 
 class _Protocol(gasgi.ASGIProtocol):  # type: ignore[misc]
@@ -253,7 +255,7 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
         settings = ReaperConfig.load(os.environ.get("REAPER_CONFIG"))
         self._settings = settings
         warn(settings, "gunicorn-asgi", self.log)
-        self._streams: Streams | None = None  # until it listens
+        self.streams: Streams | None = None  # until it listens
         self.own_keep_alive = self.cfg.keepalive
         if self.cfg.keepalive:
             settings = kept_alive(settings, self.cfg.keepalive)
@@ -266,17 +268,7 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
 
         def wrap(factory: Any) -> Any:
             self._stand_around()
-            gone = self._gone if settings.timeouts.abandoned else None
-            return polled.guard(
-                functools.partial(self._made, factory),
-                phase_of,
-                reaper=self._reaper(),
-                gone=gone,
-                farewell=farewell,
-                last=be_last,
-                invited=invited,
-                owes=owes,
-            )
+            return guard_server(functools.partial(self._made, factory), Asgi, self._reaper)
 
         self.loop = loop_factory(base=kind, wrap=wrap, config=settings)()
         asyncio.set_event_loop(self.loop)
@@ -303,11 +295,11 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
         """Wrap the application: streams are told when the worker stops, and requests
         whose clients are gone are cancelled. Call it within the running loop.
         """
-        if self._streams is None:
+        if self.streams is None:
             config = self._settings
             driver = self._reaper().driver
             log = self.log.error_log
-            self._streams = streams_of(
+            self.streams = streams_of(
                 self.asgi,
                 config,
                 driver,
@@ -319,7 +311,7 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
                 eager=False,  # gunicorn writes the headers with the first bytes
             )
             if are_wanted(config):
-                self.asgi: Any = self._streams
+                self.asgi: Any = self.streams
 
     def _made(self, factory: Any) -> Any:
         """Make a protocol of gunicorn's. With `timeouts.abandoned` it keeps the
@@ -338,24 +330,16 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
         receiver = protocol._body_receiver
         transport = protocol.transport
         if (
-            not isinstance(self._streams, Requests)
+            not isinstance(self.streams, Requests)
             or receiver is None
             or not receiver._complete
             or is_tls(transport)
-            or not self._streams.hung_up(receiver, link_of(transport))
+            or not self.streams.hung_up(receiver, link_of(transport))
         ):
             return False
         protocol._keepalive = 0
         protocol._cancel_task_if_pending = _not_now
         return True
-
-    def _gone(self, protocol: Any) -> None:
-        """The connection of *protocol* is about to be lost. gunicorn would cancel its
-        handler by `asgi_disconnect_grace_period`. Where `abandoned` does that, gunicorn
-        does not.
-        """
-        if isinstance(self._streams, Requests) and self._streams.lost(protocol._body_receiver):
-            protocol._cancel_task_if_pending = _not_now
 
     def handle_exit_signal(self) -> None:
         """SIGTERM. gunicorn itself looks once a second; streams and `reaper.stopping()`
@@ -371,11 +355,11 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
         reaper = self._reaper()
         timeouts = reaper.config.timeouts
         self.cfg.set("keepalive", 0)  # what is answered from now on says that it is the last
-        for transport in polled.transports_of(reaper):
-            be_last(transport)
+        for served in served_by(reaper):
+            served.tell_last()
         begin_stopping()
-        if self._streams is not None and not timeouts.drain_delay:
-            self._streams.stop(timeouts.drain_streams)
+        if self.streams is not None and not timeouts.drain_delay:
+            self.streams.stop(timeouts.drain_streams)
 
     async def _shutdown(self) -> None:
         reaper = self._reaper()
@@ -384,8 +368,8 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
         if not self._quick_shutdown:
             self._tell()
             await stopping(timeouts.drain_delay)
-            if self._streams is not None:
-                self._streams.stop(timeouts.drain_streams)
+            if self.streams is not None:
+                self.streams.stop(timeouts.drain_streams)
             for server in self.servers:
                 server.close()
             # What was on its way when the client learnt of the stop is answered.

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from gunicorn.http2.connection import HTTP2ServerConnection
 from gunicorn.http2.stream import HTTP2Stream, StreamState
 
-from ...asyncio.reaper import LOOKS_PER_TICK
+from ...driver.reaper import LOOKS_PER_TICK
 from ...driver.sockets import queued
 from ...policy import Phase
 from ..http2.engine import CANCEL, Engine

@@ -32,13 +32,12 @@ from gunicorn.http.unreader import SocketUnreader
 from gunicorn.http.wsgi import Response
 from gunicorn.workers import gthread
 
-from ...asyncio.guards import Guard, watch
 from ...asyncio.overload import REFUSALS, Refusal
 from ...asyncio.reaper import AsyncioReaper, reaper_of
 from ...config.settings import ReaperConfig
-from ...driver.sockets import is_over, peer_has_shut, reset_on_close
+from ...driver.served import Served, Wire, watch
+from ...driver.sockets import TcpInfo, is_over, peer_has_shut, reset_on_close, unread
 from ...policy import Phase
-from .. import polled
 from ..configured import advertised, kept_alive, warn
 from ..http2.frames import PREFACE
 from ..http2.waiting import Carrier
@@ -53,16 +52,17 @@ newcomer.
 """
 
 
-class Face(polled.Face):
-    """Shows a guard a connection of gunicorn's as if it were a transport.
-
-    The connection and its face refer to each other until `part`.
+class ThreadWire(Wire):
+    """A connection of gunicorn's, as the thread that judges has it. The connection and
+    its wire refer to each other until `part`.
 
     Args:
         conn: gunicorn's `TConn`.
+        reaper: Of the worker.
         over: Called with this, in a thread of gunicorn's, once the connection is
             closed.
     Attributes:
+        conn: As given; None once it is over.
         answering: Whether a thread answers a request of the connection.
         receiving: Whether that thread waits for bytes of the request.
         ends: Whether the next answer has to say that it is the last.
@@ -73,13 +73,34 @@ class Face(polled.Face):
         answer: gunicorn's `Response` to the request in hand; None until there is one.
         says: What the thread that waits over TLS has to send before it closes.
         hung_up: Whether the client had ended the connection before gunicorn closed it.
-        guard: The guard of the connection; None before it is guarded, and at its end.
+        asleep: Whether the next byte wakes the guard.
+        served: The connection as it is guarded; None before that, and at its end.
     """
 
-    guard: Guard | None = None
+    __slots__ = (
+        "_closes",
+        "_lock",
+        "_over",
+        "_reaper",
+        "answer",
+        "answering",
+        "asleep",
+        "come",
+        "conn",
+        "ends",
+        "hung_up",
+        "receiving",
+        "says",
+        "served",
+        "waited",
+    )
 
-    def __init__(self, conn: Any, over: Callable[[Face], object]) -> None:
-        self._conn = conn
+    def __init__(
+        self, conn: Any, reaper: AsyncioReaper, over: Callable[[ThreadWire], object]
+    ) -> None:
+        super().__init__(conn)
+        self.conn: Any = conn
+        self._reaper = reaper
         self._over = over
         # While we shut a descriptor down no thread of gunicorn's may close it: its
         # number could be that of another connection a moment later.
@@ -91,7 +112,9 @@ class Face(polled.Face):
         self.waited: bool = False
         self.says: bytes = b""
         self.hung_up: bool = False
+        self.asleep: bool = False
         self.answer: Any = None
+        self.served: Served | None = None
         self.come: bytes = b"" if conn.cfg.is_ssl else PREFACE
         conn.close = self.close_for_gunicorn
 
@@ -101,7 +124,7 @@ class Face(polled.Face):
 
         Every connection of gunicorn's ends here, and here only.
         """
-        conn = self._conn
+        conn = self.conn
         with self._lock:
             self._closes = True  # from here on the descriptor is gunicorn's alone
         vars(conn).pop("close", None)
@@ -115,83 +138,72 @@ class Face(polled.Face):
         """Let go of the connection, which is over, and return it. Call it in our
         thread: no other reads this object.
         """
-        conn, self._conn = self._conn, None
+        conn, self.conn = self.conn, None
         return conn
 
-    def known(self) -> dict[str, Any]:
-        """The socket and the client's address. They are read each time, because TLS
-        puts another socket in the place of the first.
+    def socket(self) -> Any:
+        """The socket as it is now: TLS puts another in the place of the first."""
+        return None if self.conn is None else self.conn.sock
+
+    @property
+    def is_open(self) -> bool:
+        """Whether gunicorn has not begun to close it."""
+        conn = self.conn
+        return conn is not None and not self._closes and conn.sock.fileno() >= 0
+
+    def buffered(self) -> int:
+        """Above 0 while its thread has yet to send GOAWAY, or what `says` has: until
+        then nobody else may end the connection.
         """
-        conn = self._conn
-        return {} if conn is None else {"socket": conn.sock, "peername": conn.client}
+        return int(self.is_open and (self._has_to_part() or bool(self.says)))
 
-    def is_closing(self) -> bool:
-        """Whether gunicorn closes the socket, or has closed it."""
-        return bool(self._closes or self._conn.sock.fileno() < 0)
+    def write(self, data: bytes) -> None:
+        """Over HTTP/2 have its thread say GOAWAY; otherwise send *data*, if the kernel
+        takes it. With TLS only its thread may write: it sends *data* when it is woken,
+        if it waits for bytes.
+        """
+        if self.conn.is_http2:
+            self.conn.parser.told_to_end = True
+            return
+        if self.conn.cfg.is_ssl:
+            self.says = data if self.receiving else b""
+            return
+        with self._lock, contextlib.suppress(OSError):
+            if not self._closes:
+                self.conn.sock.send(data, socket.MSG_DONTWAIT)
 
-    def close(self) -> None:
+    def close(self, says: bytes) -> None:
         """Shut the socket down, so that gunicorn sees the end and closes it. While
         gunicorn's thread still has to send something, it closes the connection
         afterwards: nothing is done for a GOAWAY, and what `says` has only wakes it.
         """
+        if says and self.is_open:
+            self.write(says)
         if not self._has_to_part():
             self._end(socket.SHUT_RD if self.says else socket.SHUT_RDWR)
+        if self.buffered():
+            seconds = self._reaper.config.timeouts.linger or self._reaper.core.tick
+            self._reaper.driver.after(seconds, self.reset)
 
-    def abort(self) -> None:
-        """As `close`, but send nothing more."""
-        self._end(socket.SHUT_RDWR)
+    def reset(self) -> None:
+        if self.conn is not None:
+            with contextlib.suppress(OSError):
+                reset_on_close(self.conn.sock)
+            self._end(socket.SHUT_RDWR)
 
     def _end(self, how: int) -> None:
         with self._lock, contextlib.suppress(OSError):
             if not self._closes:
                 # The shutdown of a TLS socket belongs to the thread that reads it.
-                socket.socket.shutdown(self._conn.sock, how)
+                socket.socket.shutdown(self.conn.sock, how)
 
-    def be_last(self) -> None:
-        """Have the next answer say `Connection: close`."""
-        self.ends = True
-
-    def invited(self) -> bool:
-        """Whether the client has waited for `100 Continue`."""
-        return self.waited
-
-    # ---- GOAWAY: the thread that reads says it when it looks next
-    def farewell(self) -> bytes:
-        """The GOAWAY for an HTTP/2 connection without a stream, sent before the close;
-        see `write`.
-        """
-        rests = self._conn.is_http2 and self._phase_of_http2() is Phase.IDLE
-        return b"GOAWAY" if rests else b""
-
-    def write(self, data: bytes) -> None:
-        """Over HTTP/2 have its thread say the `farewell`; otherwise send *data*, if the
-        kernel takes it. With TLS only its thread may write: it sends *data* when it is
-        woken, if it waits for bytes.
-        """
-        if self._conn.is_http2:
-            self._conn.parser.told_to_end = True
-            return
-        if self._conn.cfg.is_ssl:
-            self.says = data if self.receiving else b""
-            return
-        with self._lock, contextlib.suppress(OSError):
-            if not self._closes:
-                self._conn.sock.send(data, socket.MSG_DONTWAIT)
-
-    def owes(self) -> bool:
-        """Whether no part of the answer was sent yet while the request's body is
-        awaited.
-        """
-        return self.answer is not None and not self.answer.headers_sent
+    def wakes(self, served: Served) -> bool:
+        self.asleep = True
+        # A thread may have begun to read meanwhile.
+        return self.is_open and not (self.answering or self.receiving or _unread(self))
 
     def _has_to_part(self) -> bool:
-        return getattr(self._conn.parser, "told_to_end", False)
-
-    def get_write_buffer_size(self) -> int:
-        """Above 0 while its thread has yet to send GOAWAY, or what `says` has: until
-        then nobody else may end the connection.
-        """
-        return int(not self.is_closing() and (self._has_to_part() or bool(self.says)))
+        return getattr(self.conn.parser, "told_to_end", False)
 
     def said(self) -> None:
         """Over TLS, in the thread that reads: send what `says` has, if part of an
@@ -201,30 +213,61 @@ class Face(polled.Face):
         data, self.says = self.says, b""
         with contextlib.suppress(OSError):
             if self.answer is None or not self.answer.headers_sent:
-                self._conn.sock.send(data)
+                self.conn.sock.send(data)
         self._end(socket.SHUT_RDWR)
 
-    def phase(self) -> Phase:
-        """What the connection waits for. KEEP_ALIVE also stands for its first byte and
-        for the rest of its first headers: the kernel tells them apart. If a thread
-        waits for bytes outside of a request, some of the next request have come.
-        """
-        if self._conn.is_http2:
-            return self._phase_of_http2()
-        if not self.answering:
-            return Phase.HEADERS if self.receiving else Phase.KEEP_ALIVE
-        return Phase.BODY if self.receiving else Phase.IN_FLIGHT
 
-    def _phase_of_http2(self) -> Phase:
+class Threaded(Served):
+    """A connection that one of gunicorn's threads serves."""
+
+    __slots__ = ()
+
+    LIMITED = (*Served.LIMITED, Phase.HANDSHAKE)
+
+    wire: ThreadWire
+
+    def phase(self) -> Phase:
+        """What it waits for. KEEP_ALIVE also stands for its first byte and for the rest
+        of its first headers: the kernel tells them apart. If a thread waits for bytes
+        outside of a request, some of the next request have come.
+        """
+        wire = self.wire
+        conn = wire.conn
+        if conn.is_http2:
+            return self._phase_of_http2(conn.parser)
+        if conn.cfg.is_ssl and not conn.initialized:
+            return Phase.HANDSHAKE
+        if not wire.answering:
+            return Phase.HEADERS if wire.receiving else Phase.KEEP_ALIVE
+        return Phase.BODY if wire.receiving else Phase.IN_FLIGHT
+
+    def _phase_of_http2(self, parser: Any) -> Phase:
         """As `phase`: one thread serves a whole connection of HTTP/2, and its parser
         knows which streams are open. Where the parser does not say, the connection is
         in use.
         """
-        parser = self._conn.parser
         streams = getattr(parser, "streams", None)
         if streams is None or streams or getattr(parser, "pending_requests", None):
             return Phase.IN_FLIGHT
         return Phase.IDLE  # its judge knows the limits
+
+    def owes(self) -> bool:
+        answer = self.wire.answer
+        return answer is not None and not answer.headers_sent
+
+    def invited(self) -> bool:
+        return self.wire.waited
+
+    def be_last(self) -> None:
+        self.wire.ends = True
+
+    def farewell(self) -> bytes:
+        """The GOAWAY for an HTTP/2 connection without a stream, sent before the close;
+        see `ThreadWire.write`.
+        """
+        conn = self.wire.conn
+        rests = conn.is_http2 and self._phase_of_http2(conn.parser) is Phase.IDLE
+        return b"GOAWAY" if rests else b""
 
 
 class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
@@ -265,11 +308,7 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
         super().init_process()
 
     async def _begun(self) -> AsyncioReaper:
-        made = reaper_of(config=self._settings)
-        self._rules = polled.rules_of(
-            made, Face.phase, None, Face.farewell, Face.be_last, Face.invited, Face.owes
-        )
-        return made
+        return reaper_of(config=self._settings)
 
     def accept(self, listener: Any) -> None:
         """Accept a connection. gunicorn's worker dies where no descriptor is left;
@@ -286,19 +325,23 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
         """A connection is new, or more bytes have come on it. Guard it the first time,
         or refuse it if it is one too many.
         """
-        if not hasattr(conn, "face"):
+        if not hasattr(conn, "wire"):
             # gunicorn's own number is exact in this thread, and counts this one. Our
             # books are another thread's.
             if not self._welcomed():
                 self.nr_conns -= 1
                 asyncio.run_coroutine_threadsafe(self._refuse(conn.sock), self._loop)
                 return
-            conn.face = face = Face(conn, self._over)
+            conn.wire = wire = ThreadWire(conn, self._reaper, self._over)
             if conn.cfg.is_ssl:
                 conn.__class__ = _TlsConnection
-            self._loop.call_soon_threadsafe(self._watch, face)
+            self._loop.call_soon_threadsafe(self._watch, wire)
             self._until_it_speaks(conn)
             return
+        if conn.wire.asleep:
+            conn.wire.asleep = False
+            # Now: a moment later it may be answered.
+            self._soon(functools.partial(_woke, conn.wire, conn.wire.info()))
         super().enqueue_req(conn)
 
     def _until_it_speaks(self, conn: Any) -> None:
@@ -346,15 +389,16 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
                 ssl_handshake_timeout=seconds if self._tls else None,
             )
 
-    def _watch(self, face: Face) -> None:
+    def _watch(self, wire: ThreadWire) -> None:
         with contextlib.suppress(OSError):  # it is closed already
-            face.guard = watch(self._reaper, face, self._rules)
+            wire.served = watch(Threaded.terms(self._reaper), Threaded, wire)
+            wire.served.opened(heard=not wire.conn.cfg.is_ssl and bool(_unread(wire)))
 
-    def _over(self, face: Face) -> None:
-        """The connection of *face* is closed. Our thread heard of it before, when it
+    def _over(self, wire: ThreadWire) -> None:
+        """The connection of *wire* is closed. Our thread heard of it before, when it
         was guarded.
         """
-        self._soon(functools.partial(_forget, face))
+        self._soon(functools.partial(_forget, wire))
 
     def load_wsgi(self) -> None:
         """Load the application, wrapped so that each of its answers is noted."""
@@ -365,18 +409,18 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
 
     def handle_request(self, req: Any, conn: Any) -> Any:
         """Answer the request, and note whether some of it is still to come."""
-        face: Face = conn.face
-        _note(conn, face)
-        face.answering = True
-        face.waited = getattr(req, "_expected_100_continue", False) is True
-        req.face = face
-        if face.ends:
+        wire: ThreadWire = conn.wire
+        _note(conn, wire)
+        wire.answering = True
+        wire.waited = getattr(req, "_expected_100_continue", False) is True
+        req.wire = wire
+        if wire.ends:
             req.force_close()
         try:
             return super().handle_request(req, conn)
         finally:
-            face.answering = False
-            face.says, face.answer, req.face = b"", None, None
+            wire.answering = False
+            wire.says, wire.answer, req.wire = b"", None, None
 
     def _serve_http2_stream(self, request: Any, conn: Any, http2: Any) -> None:
         self._guard_http2(conn)
@@ -400,7 +444,7 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
 
     def _guard_http2(self, conn: Any) -> None:
         carrier = functools.partial(self._carrier_of, conn)
-        guard(conn.parser, carrier, self._soon, self._reaper.core.tick, conn.face.come)
+        guard(conn.parser, carrier, self._soon, self._reaper.core.tick, conn.wire.come)
 
     def _soon(self, call: Callable[[], None]) -> None:
         """Have *call* called in our thread."""
@@ -410,7 +454,7 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
     def _carrier_of(self, conn: Any) -> Carrier:
         """The `Carrier` for the streams of *conn*."""
         reaper = self._reaper
-        close = functools.partial(conn.face.write, b"")
+        close = functools.partial(conn.wire.write, b"")
         return Carrier(
             reaper.driver, reaper.config, reaper.sweep, lambda: conn.sock.fileno(), close
         )
@@ -419,12 +463,12 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
         """Read the body of the request that asks for HTTP/2, then serve the connection.
         Until its parser speaks HTTP/2 the request is being answered.
         """
-        _note(conn, conn.face)
-        conn.face.answering = True
+        _note(conn, conn.wire)
+        conn.wire.answering = True
         try:
             return super().handle_h2c_upgrade(conn, *arguments)
         finally:
-            conn.face.answering = False
+            conn.wire.answering = False
 
     def murder_keepalived(self, force: bool = False) -> None:
         """Close nothing while the worker runs: our limits do. While it stops,
@@ -461,14 +505,14 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
 
 
 def _called(application: Any, hint: str, environ: Any, start_response: Any) -> Any:
-    """Call the *application*; the face of the connection is told of its answer. *hint*:
+    """Call the *application*; the wire of the connection is told of its answer. *hint*:
     the line that an answer has whose connection is kept.
     """
     # of HTTP/2 it is none of HTTP/1
     answer: Any = getattr(start_response, "__self__", None)
-    face = getattr(getattr(answer, "req", None), "face", None)
-    if face is not None:
-        face.answer = answer
+    wire = getattr(getattr(answer, "req", None), "wire", None)
+    if wire is not None:
+        wire.answer = answer
         if hint and type(answer) is Response:
             answer.__class__ = _Answer
             answer.hint = hint
@@ -489,12 +533,12 @@ class _Answer(Response):  # type: ignore[misc]
         return headers
 
 
-def _note(conn: Any, face: Face) -> None:
-    """Have the reader of *conn*, of HTTP/1, leave its notes on *face*."""
+def _note(conn: Any, wire: ThreadWire) -> None:
+    """Have the reader of *conn*, of HTTP/1, leave its notes on *wire*."""
     unreader: Any = getattr(conn.parser, "unreader", None)
     if type(unreader) is SocketUnreader:
         unreader.__class__ = _Unreader
-        unreader.face = face
+        unreader.wire = wire
 
 
 class _TlsConnection(gthread.TConn):  # type: ignore[misc]
@@ -502,32 +546,32 @@ class _TlsConnection(gthread.TConn):  # type: ignore[misc]
     on: in clear text the kernel tells as much, because no byte is read before.
     """
 
-    face: Face
+    wire: ThreadWire
 
     def init(self) -> None:
         """Shake hands, unless that is done."""
         begins = not self.initialized
         super().init()
         if begins:
-            _note(self, self.face)
+            _note(self, self.wire)
             unreader = getattr(self.parser, "unreader", None)
             if type(unreader) is _Unreader:
                 unreader.silent = True
 
 
 class _Unreader(SocketUnreader):  # type: ignore[misc]
-    """A reader of gunicorn's. It notes on its `face` while it waits for bytes of the
+    """A reader of gunicorn's. It notes on its `wire` while it waits for bytes of the
     client, and which bytes it gives to HTTP/2.
     """
 
-    face: Face
+    wire: ThreadWire
     silent: bool = False
     """Whether nothing has come yet: over TLS its client is heard before that, in the
     handshake.
     """
 
     def chunk(self, size_hint: int | None = None) -> Any:
-        self.face.receiving = not self.silent
+        self.wire.receiving = not self.silent
         try:
             if self._was_told():
                 return b""
@@ -535,34 +579,47 @@ class _Unreader(SocketUnreader):  # type: ignore[misc]
             self.silent = False
             return data
         finally:
-            self.face.receiving = False
+            self.wire.receiving = False
 
     def _was_told(self) -> bool:
         """Over TLS, wait for bytes. Whether the client was told that none is waited for
         any longer.
         """
-        sock, face = self.sock, self.face
+        sock, wire = self.sock, self.wire
         if not isinstance(sock, ssl.SSLSocket) or sock.pending() or sock.gettimeout() is not None:
             return False
         waits = select.poll()
         waits.register(sock, select.POLLIN)
         waits.poll()
-        if face.says:
-            face.said()
+        if wire.says:
+            wire.said()
             return True
         return False
 
     def take_buffered(self) -> bytes:
-        self.face.come = come = bytes(super().take_buffered())
+        self.wire.come = come = bytes(super().take_buffered())
         return come
 
 
-def _forget(face: Face) -> None:
-    """The connection of *face* is over: our thread lets go of all that knew it.
+def _unread(wire: ThreadWire) -> list[int]:
+    descriptor = wire.descriptor
+    return unread([descriptor]) if descriptor >= 0 else []
+
+
+def _woke(wire: ThreadWire, info: TcpInfo | None) -> None:
+    """Bytes have come on the connection of *wire*, which rested; *info*: what TCP said
+    then.
+    """
+    if wire.served is not None:
+        wire.served.woke(info)
+
+
+def _forget(wire: ThreadWire) -> None:
+    """The connection of *wire* is over: our thread lets go of all that knew it.
 
     Otherwise a circle of references would wait for the garbage collector.
     """
-    if face.guard is not None:
-        face.guard.lost(by_peer=face.hung_up)
-        face.guard = None
-    over(face.part().parser)
+    if wire.served is not None:
+        wire.served.lost(by_peer=wire.hung_up)
+        wire.served = None
+    over(wire.part().parser)

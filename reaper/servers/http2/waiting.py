@@ -29,11 +29,6 @@ class Carrier(NamedTuple):
     """Closes the connection. GOAWAY still goes out if the kernel has taken it."""
 
 
-def _uncounted() -> int:
-    """Return 0: bytes that the client takes are counted as they go out."""
-    return 0
-
-
 class Waiting(Reapable):
     """A stream, or anything else on a connection that waits for its client.
 
@@ -80,7 +75,7 @@ class Waiting(Reapable):
         driver = carrier.driver
         self.lease: Lease = driver.register(self, None, reason=phase.value)
         self.policy: IdlePolicy | None = IdlePolicy(
-            carrier.config, self, driver.now(), carrier.sweep, _uncounted, phase
+            carrier.config, self, driver.now(), carrier.sweep, phase=phase
         )
 
     # ---- what moves it

@@ -8,27 +8,65 @@ in use, and is not closed.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from ...asyncio.at_rest import leave_little, take_all
 from ...asyncio.closing import bound, close
-from ...asyncio.guards import LEAVING
+from ...asyncio.guards import watch as watch_by
 from ...asyncio.overload import refuse
 from ...asyncio.reaper import AsyncioReaper, reaper_of
 from ...asyncio.transports import descriptor_of, is_tls
+from ...driver.served import Served, Terms, Wire
 from ...policy import Phase
-from .. import polled
 from ..abandoned import link_of
 from ..configured import settings
 from ..http2.waiting import Carrier
 from .application import KNOWN, LINK, stand_around
 from .http2 import CARRIER, session_of
 
-SERVER = "_reaper_server"
-"""The attribute of asyncio's protocol of a connection that refers weakly to hypercorn's
-`TCPServer`. So all connections share their rules, and none has its own.
-"""
+
+class Hypercorn(Served):
+    """A connection of hypercorn's, on asyncio and on trio.
+
+    Args:
+        terms, uid, wire: As in the base class.
+        server: hypercorn's `TCPServer`, one for each connection. It is referred to
+            weakly.
+    """
+
+    __slots__ = ("_server",)
+
+    def __init__(self, terms: Terms, uid: int, wire: Wire, server: Any) -> None:
+        super().__init__(terms, uid, wire)
+        self._server: Callable[[], Any] = weakref.ref(server)
+
+    @property
+    def server(self) -> Any:
+        """The `TCPServer`; None once it is freed."""
+        return self._server()
+
+    def phase(self) -> Phase:
+        server = self.server
+        if self.leaves:
+            leave(server)  # its session may have begun since it was told
+        return phase_of(server)
+
+    def owes(self) -> bool:
+        """As the base class says, over HTTP/1."""
+        ours = self.server.protocol.protocol.connection.our_state
+        return bool(ours.__name__ == "SEND_RESPONSE")
+
+    def be_last(self) -> None:
+        """Over HTTP/1, have the next answer say `Connection: close`: set hypercorn's
+        count of requests to the most that it answers on one connection. Over HTTP/2
+        tell the client by GOAWAY.
+        """
+        inner: Any = getattr(getattr(self.server, "protocol", None), "protocol", None)
+        if hasattr(inner, "keep_alive_requests") and not hasattr(inner, "streams"):
+            inner.keep_alive_requests += inner.config.keep_alive_max_requests
+        leave(self.server)
 
 
 def guarded_run(run: Any) -> Any:
@@ -120,32 +158,14 @@ def watch(server: Any, reaper: AsyncioReaper) -> None:
     serve.
     """
     transport = server.writer.transport
-    setattr(transport.get_protocol(), SERVER, weakref.ref(server))
-    polled.watch(reaper, transport, _ask, _last, _owed)
+
+    def made(terms: Terms, uid: int, wire: Wire) -> Hypercorn:
+        return Hypercorn(terms, uid, wire, server)
+
+    watch_by(reaper, made, transport, terms=Hypercorn.terms(reaper)).opened(
+        heard=bool(server.reader._buffer)
+    )
     setattr(server, CARRIER, partial(_carrier, reaper, transport))
-
-
-def _server_of(transport: Any) -> Any:
-    """The `TCPServer` that serves the connection of *transport*; None: no more."""
-    known = getattr(transport.get_protocol(), SERVER, None)
-    return None if known is None else known()
-
-
-def _ask(transport: Any) -> Phase:
-    server = _server_of(transport)
-    if transport in LEAVING:
-        leave(server)
-    return phase_of(server)
-
-
-def _last(transport: Any) -> None:
-    server = _server_of(transport)
-    be_last(server)
-    leave(server)
-
-
-def _owed(transport: Any) -> bool:
-    return owes(_server_of(transport))
 
 
 def _carrier(reaper: AsyncioReaper, transport: Any) -> Carrier:
@@ -157,24 +177,6 @@ def _carrier(reaper: AsyncioReaper, transport: Any) -> Carrier:
         partial(descriptor_of, transport),
         partial(close, reaper, transport),
     )
-
-
-def owes(server: Any) -> bool:
-    """Whether no part of the answer was sent yet while *server*, a `TCPServer`, waits
-    for the request's body over HTTP/1.
-    """
-    ours = server.protocol.protocol.connection.our_state
-    return bool(ours.__name__ == "SEND_RESPONSE")
-
-
-def be_last(server: Any) -> None:
-    """Over HTTP/1, have the next answer of *server*, a `TCPServer`, say `Connection:
-    close`: set hypercorn's count of requests to the most that it answers on one
-    connection.
-    """
-    inner: Any = getattr(getattr(server, "protocol", None), "protocol", None)
-    if hasattr(inner, "keep_alive_requests") and not hasattr(inner, "streams"):
-        inner.keep_alive_requests += inner.config.keep_alive_max_requests
 
 
 def leave(server: Any) -> None:

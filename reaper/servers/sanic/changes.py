@@ -17,13 +17,12 @@ def change(module: ModuleType, visit: Visit) -> None:
         return isinstance(made, type) and issubclass(made, module.HttpProtocol)
 
     def guard(factory: Any) -> Any:
+        from ...asyncio.guards import guard_server
         from ...asyncio.reaper import reaper_of
-        from .. import polled
         from ..configured import settings
-        from .phases import be_last, owes, phase_of
+        from .phases import Sanic
 
-        return polled.guard(
-            factory, phase_of, reaper=reaper_of(config=settings()), last=be_last, owes=owes
-        )
+        reaper = reaper_of(config=settings())
+        return guard_server(factory, Sanic, lambda: reaper)
 
     on_loops(means, guard, visit)

@@ -10,22 +10,36 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from ...asyncio.guards import OnTransport
 from ...policy import Phase
 
 
-def phase_of(transport: Any) -> Phase:
-    """The phase of the connection of *transport*, which serves Sanic's
-    `HttpProtocol`.
-    """
-    protocol = transport.get_protocol()
-    if getattr(protocol, "websocket", None) is not None:  # one of HTTP alone has no such attribute
-        return Phase.TUNNEL
-    http = protocol._http
-    stage = http.stage.name
-    if stage in ("IDLE", "REQUEST"):
-        return Phase.HEADERS if http.recv_buffer else Phase.KEEP_ALIVE
-    wanted = stage == "HANDLER" and http.request_body and _lacks(http)
-    return Phase.BODY if wanted else Phase.IN_FLIGHT
+class Sanic(OnTransport):
+    """A connection of Sanic's `HttpProtocol`."""
+
+    __slots__ = ()
+
+    def phase(self) -> Phase:
+        protocol = self.protocol
+        # one of HTTP alone has no such attribute
+        if getattr(protocol, "websocket", None) is not None:
+            return Phase.TUNNEL
+        http = protocol._http
+        stage = http.stage.name
+        if stage in ("IDLE", "REQUEST"):
+            return Phase.HEADERS if http.recv_buffer else Phase.KEEP_ALIVE
+        wanted = stage == "HANDLER" and http.request_body and _lacks(http)
+        return Phase.BODY if wanted else Phase.IN_FLIGHT
+
+    def owes(self) -> bool:
+        """True: Sanic waits for a body only until its answer begins."""
+        return True
+
+    def be_last(self) -> None:
+        http: Any = getattr(self.protocol, "_http", None)
+        if hasattr(http, "http1_response_header") and hasattr(http, "keep_alive"):
+            kind: Any = type(http)
+            http.__class__ = _ending(kind)
 
 
 def _lacks(http: Any) -> bool:
@@ -35,19 +49,6 @@ def _lacks(http: Any) -> bool:
     came = http.recv_buffer
     between = http.request_body == "chunked" and http.request_bytes_left == 0
     return came.find(b"\r\n", len(b"\r\n0")) < 0 if between else not came
-
-
-def owes(transport: Any) -> bool:
-    """True: Sanic waits for a body only until its answer begins."""
-    return True
-
-
-def be_last(transport: Any) -> None:
-    """Have the next answer on *transport* say `Connection: close`."""
-    http: Any = getattr(transport.get_protocol(), "_http", None)
-    if hasattr(http, "http1_response_header") and hasattr(http, "keep_alive"):
-        kind: Any = type(http)
-        http.__class__ = _ending(kind)
 
 
 @functools.lru_cache(maxsize=8)

@@ -11,40 +11,93 @@ import copy
 from typing import Any
 
 from ...asyncio.reaper import reaper_of
+from ...driver.served import Served, Wire, watch
+from ...driver.sockets import reset_on_close
 from ...policy import Phase
-from .. import polled
 from ..configured import settings
-from ..polled import SocketFace
 
 
-class TornadoFace(SocketFace):
-    """Stands for the transport of a tornado `IOStream`.
-
-    Attributes:
-        ends: Whether the next answer has to say that it is the last.
+class StreamWire(Wire):
+    """A tornado `IOStream`, which refers to this object, and which this one refers to
+    weakly.
     """
 
-    ends = False
+    __slots__ = ("_socket",)
 
-    def is_closing(self) -> bool:
-        whose = self.whose
-        return whose is None or bool(whose.closed())
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream)
+        self._socket = stream.socket
 
-    def get_write_buffer_size(self) -> int:
-        whose = self.whose
-        if whose is None:
-            return 0
-        return len(whose._write_buffer or b"")  # None once the stream is closed
+    def socket(self) -> Any:
+        return None if self._whose() is None else self._socket
 
-    def close(self) -> None:
-        if (whose := self.whose) is not None:
-            whose.close()
+    @property
+    def is_open(self) -> bool:
+        stream = self._whose()
+        return stream is not None and not stream.closed()
 
-    abort = close
+    def buffered(self) -> int:
+        stream = self._whose()
+        # None once the stream is closed
+        return 0 if stream is None else len(stream._write_buffer or b"")
 
     def write(self, data: bytes) -> None:
-        if (whose := self.whose) is not None:
-            whose.write(data)
+        self._whose().write(data)
+
+    def close(self, says: bytes) -> None:
+        if (stream := self._whose()) is not None:
+            if says and not stream.closed():
+                stream.write(says)
+            self.shut()
+            stream.close()
+
+    def reset(self) -> None:
+        if (stream := self._whose()) is not None:
+            reset_on_close(self._socket)
+            stream.close()
+
+    def wakes(self, served: Served) -> bool:
+        stream_of, wake = self._whose, served.waker()
+
+        def read(buffer: Any) -> Any:
+            stream = stream_of()
+            count = type(stream).read_from_fd(stream, buffer)
+            if count:
+                del stream.read_from_fd
+                wake()
+            return count
+
+        stream_of().read_from_fd = read
+        return True
+
+
+class Tornado(Served):
+    """A connection of tornado's."""
+
+    __slots__ = ()
+
+    wire: StreamWire
+
+    @property
+    def conn(self) -> Any:
+        """The `HTTP1Connection` that serves the next request; tornado makes one for
+        each.
+        """
+        return self.wire.whose._reaper_conn
+
+    def phase(self) -> Phase:
+        conn = self.conn
+        if conn.stream is None:  # detached: a WebSocket's, or the application's
+            return Phase.TUNNEL
+        if conn._request_start_line is None or (conn._read_finished and conn._write_finished):
+            return Phase.HEADERS if self.wire.whose._read_buffer else Phase.KEEP_ALIVE
+        return Phase.IN_FLIGHT if conn._read_finished else Phase.BODY
+
+    def owes(self) -> bool:
+        return self.conn._response_start_line is None
+
+    def be_last(self) -> None:
+        _ends(self.conn)
 
 
 def note(conn: Any, stream: Any) -> None:
@@ -55,25 +108,13 @@ def note(conn: Any, stream: Any) -> None:
             request.
     """
     stream._reaper_conn = conn
-    if hasattr(stream, "_reaper_face"):
-        if stream._reaper_face.ends:
+    if hasattr(stream, "_reaper_served"):
+        if stream._reaper_served.leaves:
             _ends(conn)
         return
-    stream._reaper_face = TornadoFace(stream, stream.socket)
-    polled.watch(reaper_of(config=settings), stream._reaper_face, phase_of, be_last, owes)
-
-
-def owes(face: Any) -> bool:
-    """Whether no part of the answer was sent yet while the request's body is awaited on
-    the connection of *face*.
-    """
-    return face.whose._reaper_conn._response_start_line is None
-
-
-def be_last(face: Any) -> None:
-    """Have the next answer on the connection of *face* say `Connection: close`."""
-    face.ends = True
-    _ends(face.whose._reaper_conn)
+    terms = Tornado.terms(reaper_of(config=settings))
+    stream._reaper_served = served = watch(terms, Tornado, StreamWire(stream))
+    served.opened()
 
 
 def _ends(conn: Any) -> None:
@@ -85,13 +126,3 @@ def _ends(conn: Any) -> None:
     conn.params.no_keep_alive = True
     if conn._request_start_line is not None and conn._response_start_line is None:
         conn._disconnect_on_finish = True
-
-
-def phase_of(face: Any) -> Phase:
-    """The phase of the connection of *face*, a `TornadoFace`."""
-    conn = face.whose._reaper_conn
-    if conn.stream is None:  # detached: a WebSocket's, or the application's
-        return Phase.TUNNEL
-    if conn._request_start_line is None or (conn._read_finished and conn._write_finished):
-        return Phase.HEADERS if face.whose._read_buffer else Phase.KEEP_ALIVE
-    return Phase.IN_FLIGHT if conn._read_finished else Phase.BODY

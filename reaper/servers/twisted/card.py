@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..abilities import ALSO, ASKED, LAST, LEASES, NEVER_REFUSES, able
+from ..abilities import ALSO, ASKED, LAST, LEASES, NEVER_REFUSES, SHAKES, able
 from ..guest import Card, Change, Kind
 from .changes import change
 from .names import HTTP, REACTOR, TCP, TLS
@@ -14,8 +14,7 @@ CARD = Card(
         Kind(
             "twisted",
             "Twisted (daphne)",
-            able(LEASES, NEVER_REFUSES, ASKED, LAST, keep_alive=ALSO),
-            {"timeouts.handshake": "first_byte"},
+            able(LEASES, NEVER_REFUSES, ASKED, LAST, SHAKES, keep_alive=ALSO),
             starts="daphne {asgi} -p {port}",
         ),
     ),

@@ -10,7 +10,7 @@ from ..guest import Visit, after
 
 def change(module: ModuleType, visit: Visit) -> None:
     """Guard every connection that Twisted accepts on a loop of asyncio's."""
-    from .phases import watch
+    from .phases import note
 
     def on_asyncio(which: Any) -> bool:
         """Whether the reactor of *which* runs on asyncio; Twisted's default reactor has
@@ -21,7 +21,7 @@ def change(module: ModuleType, visit: Visit) -> None:
     @after(module.Server, "__init__")
     def met(_result: None, transport: Any, *_others: Any, **_options: Any) -> None:
         if on_asyncio(transport):
-            watch(transport)
+            note(transport)
 
     @after(module.Port, "startListening")
     def told(_: None, port: Any) -> None:

@@ -14,7 +14,8 @@ TCP = Foreign(
     {
         "twisted.internet.tcp:Port": "socket =startListening",
         "twisted.internet.tcp:Server": """
-            =__init__ _tempDataLen abortConnection connected dataBuffer disconnecting loseConnection
+            =__init__ =_dataReceived _tempDataLen abortConnection connected dataBuffer disconnecting
+            loseConnection
             protocol reactor write
         """,
     },

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 from ...asyncio.reaper import reaper_of
+from ...driver.served import Served, Wire, watch
+from ...driver.sockets import reset_on_close
 from ...policy import Phase
-from .. import polled
 from ..configured import settings
-from ..polled import SocketFace
 
 
 def spoken(whose: Any) -> Any:
@@ -32,53 +32,110 @@ def above(whose: Any) -> Any:
     return protocol if hasattr(protocol, "wrappedProtocol") else whose
 
 
-class TwistedFace(SocketFace):
-    """Stands for the transport of a `twisted.internet.tcp.Server`."""
+class ServerWire(Wire):
+    """A `twisted.internet.tcp.Server`, which refers to this object, and which this one
+    refers to weakly.
+    """
 
-    def is_closing(self) -> bool:
-        whose = self.whose
-        return whose is None or not whose.connected or bool(whose.disconnecting)
+    __slots__ = ("_socket",)
 
-    def get_write_buffer_size(self) -> int:
-        whose = self.whose
+    def __init__(self, server: Any) -> None:
+        super().__init__(server)
+        self._socket = server.getHandle()
+
+    def socket(self) -> Any:
+        return None if self._whose() is None else self._socket
+
+    @property
+    def is_open(self) -> bool:
+        whose = self._whose()
+        return whose is not None and bool(
+            (whose.connected and not whose.disconnecting) or self.buffered()
+        )
+
+    def buffered(self) -> int:
+        whose = self._whose()
         return 0 if whose is None else len(whose.dataBuffer) + int(whose._tempDataLen)
 
-    def close(self) -> None:
-        if (whose := self.whose) is not None:
-            if (tls := above(whose)) is not whose:
+    def write(self, data: bytes) -> None:
+        above(self._whose()).write(data)
+
+    def close(self, says: bytes) -> None:
+        if (whose := self._whose()) is not None:
+            tls = above(whose)
+            if says and whose.connected and not whose.disconnecting:
+                tls.write(says)
+            if tls is not whose:
                 tls.loseConnection()
             # TLS would wait for the client's goodbye; this, for what is buffered alone.
             whose.loseConnection()
+            self.shut()
 
-    def write(self, data: bytes) -> None:
-        if (whose := self.whose) is not None:
-            above(whose).write(data)
-
-    def abort(self) -> None:
-        if (whose := self.whose) is not None:
+    def reset(self) -> None:
+        if (whose := self._whose()) is not None:
+            reset_on_close(self._socket)
             whose.abortConnection()
 
+    def wakes(self, served: Served) -> bool:
+        whose_of, wake = self._whose, served.waker()
 
-def watch(transport: Any) -> None:
+        def came(data: bytes) -> Any:
+            whose = whose_of()
+            del whose._dataReceived
+            wake()
+            return whose._dataReceived(data)
+
+        whose_of()._dataReceived = came
+        return True
+
+
+class Twisted(Served):
+    """A connection of a `twisted.internet.tcp.Server`."""
+
+    __slots__ = ()
+
+    LIMITED = (*Served.LIMITED, Phase.HANDSHAKE)
+
+    wire: ServerWire
+
+    def phase(self) -> Phase:
+        """As the base class says; in use if it does not speak HTTP."""
+        whose = self.wire.whose
+        if not getattr(above(whose), "_handshakeDone", True):
+            return Phase.HANDSHAKE
+        protocol = spoken(whose)
+        channel = getattr(protocol, "_channel", None)  # HTTP's; other protocols have none
+        if channel is None:
+            opened = getattr(protocol, "state", None) == getattr(protocol, "STATE_OPEN", 3)
+            socket = opened and hasattr(protocol, "websocket_version")
+            return Phase.TUNNEL if socket else Phase.IN_FLIGHT
+        requests = getattr(channel, "requests", None)
+        if requests is None:
+            return Phase.IN_FLIGHT  # HTTP/2
+        if not requests:
+            return Phase.HEADERS if channel._buffer else Phase.KEEP_ALIVE
+        if channel._handlingRequest:
+            return Phase.IN_FLIGHT
+        # A request has begun: without a decoder its headers are read, with one its
+        # body.
+        return Phase.HEADERS if channel._transferDecoder is None else Phase.BODY
+
+    def owes(self) -> bool:
+        return not spoken(self.wire.whose)._channel.requests[-1].startedWriting
+
+    def be_last(self) -> None:
+        channel: Any = getattr(spoken(self.wire.whose), "_channel", None)
+        if hasattr(channel, "checkPersistence"):
+            channel.checkPersistence = _ends
+
+
+def note(transport: Any) -> None:
     """Guard the connection of *transport*, a `twisted.internet.tcp.Server` on an
     asyncio loop.
     """
-    transport._reaper_face = TwistedFace(transport, transport.getHandle())
-    polled.watch(reaper_of(config=settings), transport._reaper_face, phase_of, be_last, owes)
-
-
-def owes(face: Any) -> bool:
-    """Whether no part of the answer was sent yet while the request's body is awaited on
-    the connection of *face*.
-    """
-    return not spoken(face.whose)._channel.requests[-1].startedWriting
-
-
-def be_last(face: Any) -> None:
-    """Have the next answer on the connection of *face* say `Connection: close`."""
-    channel: Any = getattr(spoken(face.whose), "_channel", None)
-    if hasattr(channel, "checkPersistence"):
-        channel.checkPersistence = _ends
+    terms = Twisted.terms(reaper_of(config=settings))
+    transport._reaper_served = served = watch(terms, Twisted, ServerWire(transport))
+    served.opened()
 
 
 def _ends(request: Any, _version: bytes) -> bool:
@@ -87,27 +144,3 @@ def _ends(request: Any, _version: bytes) -> bool:
     """
     request.responseHeaders.setRawHeaders(b"Connection", [b"close"])
     return False
-
-
-def phase_of(face: Any) -> Phase:
-    """The phase of the connection of *face*, a `TwistedFace`; in use if it does not
-    speak HTTP.
-    """
-    if not getattr(above(face.whose), "_handshakeDone", True):
-        return Phase.FIRST_BYTE
-    protocol = spoken(face.whose)
-    channel = getattr(protocol, "_channel", None)  # HTTP's; other protocols have none
-    if channel is None:
-        opened = getattr(protocol, "state", None) == getattr(protocol, "STATE_OPEN", 3)
-        return (
-            Phase.TUNNEL if opened and hasattr(protocol, "websocket_version") else Phase.IN_FLIGHT
-        )
-    requests = getattr(channel, "requests", None)
-    if requests is None:
-        return Phase.IN_FLIGHT  # HTTP/2
-    if not requests:
-        return Phase.HEADERS if channel._buffer else Phase.KEEP_ALIVE
-    if channel._handlingRequest:
-        return Phase.IN_FLIGHT
-    # A request has begun: without a decoder its headers are read, with one its body.
-    return Phase.HEADERS if channel._transferDecoder is None else Phase.BODY

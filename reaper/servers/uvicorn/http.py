@@ -20,11 +20,11 @@ from uvicorn.server import ServerState
 from ...asyncio import transports
 from ...config.settings import ReaperConfig
 from ...driver import sockets
+from ...driver.served import TIMED_OUT
 from ...journal import Journal
 from ...policy import ANSWERS, Phase
 from ...policy.reasons import DRAIN, MAX_AGE
 from ..abandoned import link_of
-from ..goodbye import TIMED_OUT
 from .base import QUEUED_BYTES, Guarded
 from .idle import IdleProtocol
 from .shared import CLOSE, Greeting, shared_by

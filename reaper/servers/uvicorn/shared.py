@@ -27,9 +27,10 @@ from ...driver.driver import Driver
 from ...driver.watched import check_idle
 from ...journal import Journal
 from ...policy.min_rate import Sweep
+from ...policy.phases import ages
 from .. import metrics as metrics_of
 from ..abandoned import Requests
-from ..configured import advertised, ages, kept_alive, warn
+from ..configured import advertised, kept_alive, warn
 from ..goodbye import begin_stopping
 from ..metrics import Application, Reports
 from ..streams import Streams, are_wanted

@@ -24,6 +24,7 @@ from reaper.servers.anyio import phases
 from reaper.servers.anyio.card import CARD
 from reaper.servers.guest import Visit, silence
 from tests.helpers.reaper_run import PATIENCE, guarded
+from tests.helpers.served import bare
 from tests.servers.test_renamed import renamed
 
 WORKS = 1.0
@@ -41,12 +42,14 @@ def test_it_is_the_clients_turn_while_the_handler_waits_in_receive(
 ) -> None:
     stream = SimpleNamespace(_receive_guard=SimpleNamespace(_guarded=waits))
     protocol = SimpleNamespace(_reaper_stream=lambda: stream)
-    assert phases.phase_of(SimpleNamespace(get_protocol=lambda: protocol)) is phase
+    transport = SimpleNamespace(get_protocol=lambda: protocol)
+    assert bare(phases.Listened, transport).phase() is phase
 
 
 def test_nobody_works_for_a_connection_whose_stream_is_forgotten() -> None:
     protocol = SimpleNamespace(_reaper_stream=lambda: None)
-    assert phases.phase_of(SimpleNamespace(get_protocol=lambda: protocol)) is Phase.IDLE
+    transport = SimpleNamespace(get_protocol=lambda: protocol)
+    assert bare(phases.Listened, transport).phase() is Phase.IDLE
 
 
 @pytest.mark.parametrize(("given", "name"), [({}, "tunnel"), ({"idle": "9s"}, "idle")])

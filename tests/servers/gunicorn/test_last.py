@@ -10,9 +10,10 @@ import pytest
 pytest.importorskip("gunicorn")
 
 import reaper.gunicorn
-from reaper.servers.gunicorn.asgi import be_last
+from reaper.servers.gunicorn.asgi import Asgi
 from scripts.lifespan import lifespan
 from scripts.serving import PATIENCE
+from tests.helpers.served import bare
 from tests.helpers.servers_here import worker
 
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
@@ -28,10 +29,10 @@ def test_the_answer_after_the_one_that_has_begun_is_the_last(when: str) -> None:
         headers = [(b"content-length", b"2")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         if when == "the answer has begun":
-            be_last(protocol.transport)
+            bare(Asgi, protocol.transport).be_last()
         await send({"type": "http.response.body", "body": b"ok"})
         if when == "the answer is complete":  # before the task of the connection goes on
-            be_last(protocol.transport)
+            bare(Asgi, protocol.transport).be_last()
 
     with (
         worker(reaper.gunicorn.ASGIWorker, application) as running,

@@ -15,11 +15,10 @@ from gunicorn.workers import gthread
 from gunicorn.workers.gthread import TConn
 
 import reaper.gunicorn
-from reaper.asyncio.guards import Guard
 from reaper.core.lease import Lease
 from reaper.driver.ends import Books
 from reaper.servers.gunicorn.http2_threads import Judge
-from reaper.servers.gunicorn.threads import Face
+from reaper.servers.gunicorn.threads import Threaded, ThreadWire
 from tests.helpers import wsgi
 from tests.helpers.http2_clients import Http2
 from tests.helpers.program_trials import connect, heard, rest
@@ -30,7 +29,7 @@ from tests.servers.uvicorn.test_limits import get
 
 pytestmark = pytest.mark.slow
 
-KINDS = (TConn, Face, Guard, Lease, Judge, HTTP2ServerConnection)
+KINDS = (TConn, ThreadWire, Threaded, Lease, Judge, HTTP2ServerConnection)
 CONNECTIONS = 20
 
 
