@@ -308,9 +308,9 @@ def run_simulate(options: argparse.Namespace) -> int:
     from .judge.report import UNKNOWN_SERVER, build_report
     from .simulate import Faults, simulate_core
 
-    check_files(options)
     if options.journal:
         return run_journals(options)
+    check_files(options)
     if options.faults or options.events:
         raise BadArgument("--faults and --events: give --journal DIR as well")
     law = Law(options.timeout, options.tick)
@@ -354,6 +354,7 @@ def run_journals(options: argparse.Namespace) -> int:
         raise BadArgument(
             f"--journal needs pyarrow ({error}): pip install 'idle-reaper[journal]'"
         ) from None
+    planted = load_planted(options.faults) if options.faults else Planted()
     check_files(options)
     law = Law(options.timeout, options.tick)
     scenario = asked_scenario(options)
@@ -364,7 +365,6 @@ def run_journals(options: argparse.Namespace) -> int:
         rate = options.connect_rate or connections / options.duration
         return make_plan(scenario, connections, law, duration, options.seed, rate)
 
-    planted = load_planted(options.faults) if options.faults else Planted()
     count = (
         connections_for(make, options.events, options.duration)
         if options.events

@@ -29,6 +29,8 @@ from .watch import Watch
 
 GOOD, UNUSABLE = 0, 2
 STANDARD_OUTPUT = 1
+LEARNT = 5.0
+"""Seconds: the shortest silence that `--learn` writes unless `--gap` says another."""
 M_MMAP_THRESHOLD, LARGE = -3, 128 * 1024
 """malloc.h, and the bytes from which on a block is a mapping of its own: its first
 value there.
@@ -76,7 +78,7 @@ def add_commands(commands: Any) -> None:
         help="close nothing; write how long clients stay silent, for advise",
     )
     words = "with --learn: the shortest silence written; 5s"
-    attach.add_argument("--gap", type=duration(0.1), default=5.0, metavar="DURATION", help=words)
+    attach.add_argument("--gap", type=duration(0.1), metavar="DURATION", help=words)
     attach.add_argument("--metrics", metavar="HOST:PORT", help="serve Prometheus metrics there")
     attach.add_argument(
         "--json", action="store_true", help="print one JSON object per event: --log-format json"
@@ -147,6 +149,8 @@ def _request(parsed: argparse.Namespace) -> Request:
         ConfigError: a setting cannot be used.
         Refusal: two flags contradict each other.
     """
+    if parsed.gap is not None and parsed.learn is None:
+        raise Refusal("--gap says what --learn writes: give --learn DIR as well, or leave it out")
     loaded = ReaperConfig.load(parsed.config, overrides=settings(parsed))
     return Request(
         pid=parsed.pid,
@@ -159,7 +163,7 @@ def _request(parsed: argparse.Namespace) -> Request:
         journal=parsed.journal,
         metrics=parsed.metrics,
         learn=parsed.learn,
-        gap=parsed.gap,
+        gap=LEARNT if parsed.gap is None else parsed.gap,
     )
 
 
@@ -169,8 +173,10 @@ def _watch(request: Request, stack: ExitStack) -> int:
     """
     with needs("this", "idle-reaper[attach]"):
         from .learn import journal_in, learn
-        from .runner import Runner
+        from .runner import Runner, limits_of
         from .targets import ByListen, ByPid, Target, parse_address
+    if request.learn is None:
+        limits_of(request.config)  # what is wrong with the flags is said before a target is
     kernel = Linux(request.pid)
     stack.callback(kernel.close)
     target: Target

@@ -112,8 +112,17 @@ def _examine(parsed: argparse.Namespace) -> int:
         from .show import progress, show
         from .streams import streams
 
-    if sum([parsed.pid is not None, parsed.listen is not None, bool(parsed.command)]) != 1:
-        raise Refusal("say what to look at: one of --pid N, --listen HOST:PORT and -- COMMAND")
+    ways = {
+        "--pid": parsed.pid is not None,
+        "--listen": parsed.listen is not None,
+        "-- COMMAND": bool(parsed.command),
+    }
+    given = [way for way, asked in ways.items() if asked]
+    if len(given) != 1:
+        both = f"{' and '.join(given)} were given: " if given else ""
+        raise Refusal(
+            f"{both}say what to look at: one of --pid N, --listen HOST:PORT and -- COMMAND"
+        )
     if parsed.mend and parsed.command:
         raise Refusal("--mend needs a server that runs: --pid N or --listen HOST:PORT")
     if not sys.platform.startswith("linux"):

@@ -324,6 +324,8 @@ def test_what_cannot_be_is_refused_in_one_line_that_says_what_would_be_right(
     with Echo.server(port) as server, subprocess.Popen(["sleep", "60"]) as bystander:
         here = at(port)
         assert "no limit is on: give --idle 5m" in refused(*here)
+        assert "no limit is on" in refused("--pid", "4194304")  # before the target is looked for
+        assert "--gap says what --learn writes" in refused(*here, "--idle", "1m", "--gap", "3s")
         assert "longer than the shortest limit" in refused(*here, "--idle", "1s", "--tick", "2s")
         assert "'soon'" in refused(*here, "--idle", "soon")
         assert "nothing listens there" in refused(

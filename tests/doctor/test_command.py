@@ -180,7 +180,7 @@ def test_a_process_of_somebody_else_is_not_looked_at_and_the_status_is_2(call: R
     ("flags", "said"),
     [
         ((), "say what to look at"),
-        (("--pid", "1", "--listen", ":1"), "say what to look at"),
+        (("--pid", "1", "--listen", ":1"), "--pid and --listen were given: say what to look at"),
         (("--pid", "4194304"), "no such process"),
         (("--listen", "127.0.0.1:1"), "nothing listens there"),
         (("--config", "/none.toml", "--listen", ":1"), "cannot be read"),

@@ -196,3 +196,10 @@ def test_a_bad_file_of_faults(text: str, complaint: str, tmp_path: Path, refused
     path.write_text(text)
     out = f"--journal={tmp_path / 'out'}"
     refused(["simulate", out, f"--faults={path}", "--mode=gaps", "--connections=5"], complaint)
+
+
+def test_faults_that_cannot_be_read_leave_no_folder(tmp_path: Path, refused: Refused) -> None:
+    pytest.importorskip("pyarrow")
+    out = tmp_path / "out"
+    refused(["simulate", f"--journal={out}", "--faults=nofile"], "--faults nofile")
+    assert not out.exists()

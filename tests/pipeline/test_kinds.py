@@ -531,11 +531,16 @@ def test_each_kind_gets_the_answer_that_is_right(spark: Any, tmp_path: Path, nam
 
 @pytest.mark.parametrize(
     ("seconds", "said"),
-    [(0, "0"), (105, "0.0292"), (3600, "1"), (35_999, "10"), (148_687_200, "41,302")],
+    [(105, "0.0292"), (3600, "1"), (35_999, "10"), (148_687_200, "41,302")],
 )
 def test_the_first_line_says_how_much_time_there_was(seconds: int, said: str) -> None:
     accounted = {"lifetime_ns": seconds * S, "judged_ns": 0, "allowed_ns": {}, "unjudged": {}}
     assert f" % of {said} connection-hours judged" in judged_line(accounted)
+
+
+def test_no_share_is_said_of_no_time() -> None:
+    accounted = {"lifetime_ns": 0, "judged_ns": 0, "allowed_ns": {}, "unjudged": {}}
+    assert judged_line(accounted).startswith("no connection-hours judged")
 
 
 @settings(

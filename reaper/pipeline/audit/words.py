@@ -78,14 +78,16 @@ def hours(seconds: float) -> str:
 def judged_line(accounted: Mapping[str, Any]) -> str:
     """How much of all time was judged. The first line of an answer."""
     lifetime = accounted["lifetime_ns"]
-    share = accounted["judged_ns"] / lifetime if lifetime else 0.0
+    if not lifetime:
+        return "no connection-hours judged: no connection was open for any time"
+    share = accounted["judged_ns"] / lifetime
     rest = [
         f"{part / lifetime:.2%} {ALLOWED[name]}"
         for name, part in accounted["allowed_ns"].items()
         if part
     ]
     left = sum(entry["ns"] for entry in accounted["unjudged"].values())
-    rest += [f"{left / lifetime:.2%} not judged"] if left and lifetime else []
+    rest += [f"{left / lifetime:.2%} not judged"] if left else []
     # No share is rounded up to all.
     shown = "100" if accounted["judged_ns"] == lifetime else f"{min(100 * share, 99.99):.2f}"
     also = f" ({'; '.join(rest)})" if rest else ""
