@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -193,6 +194,13 @@ FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 READS_NO_CLOCK = {"time", "datetime", "socket", "os", "select", "threading", "logging", "random"}
 
 
+@cache
+def tree(path: Path) -> ast.Module:
+    """What *path* holds, parsed once for all tests."""
+    return ast.parse(path.read_text())
+
+
+@cache
 def sources(package: str) -> list[Path]:
     return sorted((ROOT / package).rglob("*.py"))
 
@@ -212,7 +220,7 @@ def imported(
     none within a function.
     """
     found = set()
-    todo: list[ast.AST] = [ast.parse(path.read_text())]
+    todo: list[ast.AST] = [tree(path)]
     while todo:
         node = todo.pop()
         if isinstance(node, ast.Import):
@@ -232,6 +240,7 @@ def imported(
     return found
 
 
+@cache
 def graph(package: str, types: bool = True) -> dict[str, set[str]]:
     """What each module of *package* imports of it. A package's `__init__` is not in it:
     it is a door.
@@ -350,7 +359,7 @@ def test_no_arrow_is_hidden_in_a_string(path: Path) -> None:
     """A module that is imported by its name in a string is somebody else's, or of the
     same room.
     """
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
             (module,) = node.args
             if name_of(path) == "reaper.pipeline.engine.functions":
@@ -411,7 +420,7 @@ def test_the_judge_knows_nothing_of_the_judged(path: Path) -> None:
 
 @pytest.mark.parametrize("path", sources("server_example"), ids=name_of)
 def test_the_example_uses_public_names_only(path: Path) -> None:
-    nodes = list(ast.walk(ast.parse(path.read_text())))
+    nodes = list(ast.walk(tree(path)))
     names = [
         alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names
     ]
@@ -445,9 +454,7 @@ def test_only_one_module_rounds() -> None:
         }:
             continue
         calls = {
-            ast.unparse(node.func)
-            for node in ast.walk(ast.parse(path.read_text()))
-            if isinstance(node, ast.Call)
+            ast.unparse(node.func) for node in ast.walk(tree(path)) if isinstance(node, ast.Call)
         }
         assert not calls & {"math.floor", "math.ceil", "math.trunc", "floor", "ceil"}, name
 
@@ -472,7 +479,7 @@ def test_a_door_says_what_it_exports(door: str) -> None:
         for path in sources("reaper")
         if name_of(path) == ".".join(filter(None, ["reaper", door]))
     ]
-    body = ast.parse(path.read_text()).body
+    body = tree(path).body
     assert "__all__" in {
         ast.unparse(node.targets[0]) for node in body if isinstance(node, ast.Assign)
     }
