@@ -19,7 +19,7 @@ from ..errors import ConfigError
 from .effects import Column, without_effect
 from .flags import add_settings, settings
 from .lint import Finding, lint, room
-from .settings import DEFAULT, OPTIONS, SECTIONS, ReaperConfig, suggest, unknown_variables
+from .settings import DEFAULT, OPTIONS, SECTIONS, ReaperConfig, vain_variables
 
 GOOD, FAILED, UNUSABLE = 0, 1, 2
 
@@ -126,11 +126,7 @@ def _vain(config: ReaperConfig, server: Column) -> list[Finding]:
 
 def _variables() -> list[Finding]:
     """A note for each `REAPER_` variable that sets nothing."""
-    names = tuple(found.environment for found in OPTIONS.values())
-    return [
-        Finding("note", name, f"no setting of reaper; it has no effect{suggest(name, names)}")
-        for name in unknown_variables(os.environ)
-    ]
+    return [Finding("note", name, text) for name, text in vain_variables(os.environ).items()]
 
 
 def _as_json(config: ReaperConfig, shown: list[str], findings: list[Finding], failed: bool) -> str:

@@ -651,16 +651,31 @@ class _Loader:
 
 
 _OURS = tuple(f"REAPER_{section.upper()}_" for section in SECTIONS)
-_ELSEWHERE = ("REAPER_CONFIG",)
-"""Variables of ours that are no settings: the file that servers load."""
+_ELSEWHERE = ("REAPER_CONFIG", "REAPER_RUN", "REAPER_RUN_REPORT")
+"""Variables of ours that are no settings: the file that servers load, and what `reaper
+run` tells the hook.
+"""
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    """The names in *environ* that begin with `REAPER_` and mean nothing to reaper,
-    sorted.
+    """The names in *environ* that begin with `REAPER_`, in whatever case, and mean
+    nothing to reaper, sorted.
     """
     known = {*_ELSEWHERE, *(found.environment for found in OPTIONS.values())}
-    return sorted(name for name in environ if name.startswith("REAPER_") and name not in known)
+    return sorted(
+        name for name in environ if name.upper().startswith("REAPER_") and name not in known
+    )
+
+
+def vain_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """What to say of each variable in *environ* that begins with `REAPER_` and sets
+    nothing, by its name.
+    """
+    names = tuple(found.environment for found in OPTIONS.values())
+    return {
+        name: f"no setting of reaper; it has no effect{suggest(name.upper(), names)}"
+        for name in unknown_variables(environ)
+    }
 
 
 def suggest(name: str, names: tuple[str, ...]) -> str:

@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 
 from ..config.flags import Parser, add_settings, settings
 from ..config.lint import lint
-from ..config.settings import OPTIONS, ReaperConfig
+from ..config.settings import OPTIONS, ReaperConfig, vain_variables
 from ..errors import ConfigError
 from . import report
 from .channel import ADDRESS
@@ -104,6 +104,8 @@ def _run(parsed: argparse.Namespace) -> int:
     for finding in lint(config):
         if finding.severity == "error":  # the command is started all the same: it is the user's
             print(f"reaper run: {finding.path}: {finding.text}", file=sys.stderr)
+    for variable, text in vain_variables(os.environ).items():
+        print(f"reaper run: {variable}: {text}", file=sys.stderr)
     name = parsed.command[0]
     # The second look finds what is there, but cannot be run.
     program = shutil.which(name) or shutil.which(name, os.F_OK)

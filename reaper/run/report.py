@@ -7,6 +7,7 @@ Without one, the first process of the group that has something to say prints.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import stat
@@ -17,7 +18,8 @@ from socket import AF_UNIX, SOCK_SEQPACKET, socket
 from typing import Any, NoReturn
 
 from ..config.durations import format_duration
-from ..config.settings import DEFAULT, ReaperConfig
+from ..config.settings import DEFAULT, ReaperConfig, vain_variables
+from ..errors import ConfigError
 from . import channel
 from .channel import ADDRESS
 
@@ -52,6 +54,26 @@ def refuse(why: str) -> NoReturn:
     """
     print(f"reaper run: {why}", file=sys.stderr, flush=True)
     raise SystemExit(2)
+
+
+@functools.cache
+def judge() -> None:
+    """Judge the settings before a server of this process starts, once.
+
+    A variable that sets nothing is named, unless `reaper run` has named it.
+
+    Raises:
+        SystemExit: a setting, or the file of settings, cannot be used. A server would
+            find out with its first client, and some go on and serve nobody.
+    """
+    try:
+        load()
+    except ConfigError as error:
+        refuse("; ".join(str(error).splitlines()))
+    vain = {} if os.environ.get(ADDRESS) else vain_variables(os.environ)
+    if vain and _may_speak():
+        for name, text in vain.items():
+            print(f"reaper run: {name}: {text}", file=sys.stderr, flush=True)
 
 
 def load() -> ReaperConfig:

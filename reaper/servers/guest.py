@@ -64,6 +64,9 @@ class Host(Protocol):
     def load(self) -> ReaperConfig:
         """The settings in force."""
 
+    def judge(self) -> None:
+        """End the program with status 2 if its settings cannot be used."""
+
     def is_set(self, name: str) -> bool:
         """Whether the timeout *name* was set anywhere."""
 
@@ -215,9 +218,12 @@ class Visit:
         """Change *module*, which has just been imported.
 
         Raises:
-            SystemExit: the server does not fit, and `strict` is set.
+            SystemExit: the settings cannot be used; or the server does not fit, and
+                `strict` is set.
         """
         global _made
+        if not self.card.library:
+            self.host.judge()
         change = self.card.changes[module.__name__]
         _made = []
         try:
@@ -258,7 +264,12 @@ class Visit:
         return self._known[needs]
 
     def serves(self) -> None:
-        """Note that the program is about to have the library listen."""
+        """Note that the program is about to have the library listen.
+
+        Raises:
+            SystemExit: the settings cannot be used.
+        """
+        self.host.judge()
         SERVING.add(self.card.name)
 
     def misfit(self, why: str, kind: str = "") -> None:
