@@ -208,11 +208,13 @@ class Terms:
         self.age: Callable[[], float] = ages(reaper.config) if http else lambda: 0.0
         least, timeouts = reaper.config.limits, reaper.config.timeouts
         self.tunnels_age: bool = Phase.TUNNEL in limits and timeouts.tunnel_age > 0
-        rates = {
-            Phase.BODY: (least.min_in_rate, least.min_in_grace, timeouts.body),
-            Phase.WRITE: (least.min_out_rate, least.min_out_grace, timeouts.write),
-        }
-        self._rates = {phase: of for phase, of in rates.items() if of[0]} if http else {}
+        self._rates: dict[Phase, tuple[float, float, float]] = {}
+        if http:
+            rates = {
+                Phase.BODY: (least.min_in_rate, least.min_in_grace, timeouts.body),
+                Phase.WRITE: (least.min_out_rate, least.min_out_grace, timeouts.write),
+            }
+            self._rates = {phase: of for phase, of in rates.items() if of[0]}
 
     def allowance(self, phase: Phase) -> Allowance | None:
         """What a client may be behind the least rate of *phase*; None: it has none."""

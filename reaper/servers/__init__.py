@@ -21,6 +21,7 @@ All rooms share what lies beside them, and none knows another:
     abilities       what a guard can do in a server, and the settings that act by it
     readers         who reads the settings beside the servers of others
     pages           the tables of the pages, written from the cards
+    plain           a server that speaks no HTTP
     factories       a server that gives asyncio a protocol factory
     http2           streams of HTTP/2
     streams         answers without an end, told when the server stops

@@ -65,6 +65,7 @@ SHARED = {
     "http2",
     "metrics",
     "pings",
+    "plain",
     "streams",
     "turns",
     "workers",
@@ -78,7 +79,7 @@ SERVERS: dict[str, Collection[str]] = {
     "streams": {"goodbye", "pings", "turns"},
     "abandoned": {"streams"},
     "metrics": {"workers"},
-    "factories": {"guest"},
+    **dict.fromkeys(["factories", "plain"], {"guest"}),
     **dict.fromkeys(rooms(), SHARED),
 }
 """The rooms of `reaper/servers/` likewise: no server's room knows another's."""

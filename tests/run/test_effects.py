@@ -131,8 +131,8 @@ IN_VAIN: dict[str, tuple[str, str]] = {
         "reaper run hands it to the servers that are guarded from inside",
     ),
     "timeouts.keep_alive": (
-        "websockets anyio",
-        "the reaper of every server under reaper run reads it, and neither of these has a next request",
+        "websockets anyio aiosmtpd",
+        "the reaper of every server under reaper run reads it, and none of these has a next request",
     ),
 }
 """Settings that are read without effect: in which servers, and why."""
@@ -247,7 +247,7 @@ def read_by(name: str, tmp_path: Path, certificate: tuple[str, str]) -> tuple[se
     refused: list[int] = []
     for number, command in enumerate(WATCHED[name].commands):
         folder, port = tmp_path / str(number), free_port()
-        where = f"127.0.0.1:{port}" if command[-1] == "-b" else str(port)
+        where = f"127.0.0.1:{port}" if command[-1] in ("-b", "-l") else str(port)
         words = [*command, where]
         if command[-1] == "--guarded":
             words = [*command[:-1], where, "--guarded"]

@@ -12,6 +12,7 @@ import pytest
 from reaper.driver.served import Served
 from reaper.policy import Phase
 from reaper.servers.aiohttp.server import Aiohttp
+from reaper.servers.aiosmtpd.phases import Session
 from reaper.servers.anyio.phases import Listened
 from reaper.servers.gunicorn.asgi import Asgi
 from reaper.servers.gunicorn.threads import Threaded
@@ -21,7 +22,7 @@ from reaper.servers.tornado.phases import Tornado
 from reaper.servers.twisted.phases import Twisted
 from tests.helpers.served import bare
 
-KINDS = [Aiohttp, Listened, Asgi, Threaded, Hypercorn, Sanic, Tornado, Twisted]
+KINDS = [Aiohttp, Listened, Asgi, Threaded, Hypercorn, Sanic, Session, Tornado, Twisted]
 
 
 @pytest.mark.parametrize("kind", KINDS)

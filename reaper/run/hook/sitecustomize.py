@@ -32,6 +32,7 @@ NAME = "_idle_reaper"
 WAITED_FOR = frozenset(
     [
         "aiohttp.web_runner",
+        "aiosmtpd.smtp",
         "anyio._core._sockets",
         "gunicorn.config",
         "gunicorn.workers.base",

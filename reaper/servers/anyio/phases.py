@@ -1,8 +1,7 @@
 """What a connection waits for, read from anyio.
 
 The rule of this module: *a handler that waits in `receive` waits for the client*. While
-the handler does anything else, the connection is in use. The limit counts from the last
-byte of either side: in an unknown protocol both may speak.
+the handler does anything else, the connection is in use.
 """
 
 from __future__ import annotations
@@ -10,15 +9,11 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from ...asyncio.guards import OnTransport
 from ...asyncio.guards import watch as watch_by
 from ...asyncio.reaper import AsyncioReaper, reaper_of
-from ...driver.reaper import Reaper
-from ...driver.served import Terms
-from ...driver.watched import check_idle
 from ...policy import Phase
 from ..configured import settings
-from ..guest import silence
+from ..plain import Plain
 
 
 def note(listener: Any) -> None:
@@ -35,19 +30,10 @@ def note(listener: Any) -> None:
     listener.accept = accept_guarded
 
 
-class Listened(OnTransport):
+class Listened(Plain):
     """A connection of anyio's `SocketStream` on asyncio."""
 
     __slots__ = ()
-
-    @classmethod
-    def made_terms(cls, reaper: Reaper) -> Terms:
-        timeouts = reaper.config.timeouts
-        limits = {
-            Phase.IDLE: check_idle(getattr(timeouts, silence(reaper.config))),
-            Phase.WRITE: check_idle(timeouts.write),
-        }
-        return Terms(reaper, limits, http=False)
 
     def phase(self) -> Phase:
         """IDLE while the handler waits in `receive`, or has dropped the stream;

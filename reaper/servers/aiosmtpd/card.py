@@ -1,0 +1,36 @@
+"""What there is to say of aiosmtpd."""
+
+from __future__ import annotations
+
+from ..abilities import IF_SET, LEASES, TLS, able
+from ..factories import LOOPS
+from ..guest import Card, Change, Kind
+from .changes import change
+from .names import READER, SMTP
+
+CARD = Card(
+    title="aiosmtpd",
+    needs=(SMTP, READER),
+    kinds=(
+        Kind(
+            "aiosmtpd",
+            "aiosmtpd over TCP",
+            able(
+                *(LEASES, TLS),
+                limits__max_connections=f"{IF_SET}; who is too many is reset without an answer",
+                handshake="where TLS begins with the connection, and not by STARTTLS",
+                write="",
+                idle="`tunnel` holds until you set this; aiosmtpd's own 5 min holds as well",
+                tunnel="only where `idle` is not set; aiosmtpd's own 5 min holds as well",
+            ),
+            {"timeouts.first_byte": "idle"},
+            starts="aiosmtpd -n -l 127.0.0.1:{port}",
+        ),
+    ),
+    changes={"aiosmtpd.smtp": Change(change)},
+    done="the loop's `create_server` is wrapped, for the factories of its controllers and of "
+    "its command; `SMTP._reader` says whether the session waits for its client",
+    page="aiosmtpd",
+    promised=LOOPS,
+    family="no HTTP",
+)
