@@ -238,6 +238,7 @@ class Play:
         self.making: float = 0.0  # units that a make takes
         self.turns: int = 8  # ends that may run at once
         self._running = 0
+        self._closing = False
         self.fails: set[Any] = set()  # keys whose make raises
         self.breaks: set[Any] = set()  # keys whose end raises
         self.lasts: dict[Any, float] = {}  # units that the end of a key takes
@@ -250,9 +251,9 @@ class Play:
         thing = self.things[key] = self.ledger.make(key)
         return thing
 
-    async def end(self, key: Any, thing: Thing, reason: str = "idle") -> None:
+    async def end(self, key: Any, thing: Thing, reason: str | None = None) -> None:
         """The keeper's `end`."""
-        self.ledger.end(thing, reason)
+        self.ledger.end(thing, reason or ("drain" if self._closing else "idle"))
         self._running += 1
         if self._running == self.turns:
             self.ledger.full(True)
@@ -272,6 +273,7 @@ class Play:
         options = {"idle": IDLE, "tick": TICK, **options}
         async with self.stage.opened(self._door, self.make, self.end, **options) as keeper:
             yield keeper
+            self._closing = True
         self.ledger.close()
 
     async def use(self, keeper: Any, key: Any, units: float) -> None:
