@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -233,30 +234,67 @@ def test_the_example_of_a_test_passes_and_fails_where_it_should(
         testing_my_server.test_a_client_that_speaks_every_20_seconds_stays()
 
 
-def test_sessions_that_nobody_ends_go_and_one_whose_stream_is_quiet_stays() -> None:
-    from examples.sessions import Sessions
+def line_of(server: Server, text: str) -> None:
+    """Wait until *server* has said *text*."""
+    wait_until(lambda: text in server.said())
 
-    now = 0.0
-    sessions = Sessions(idle=60, clock=lambda: now)
-    kept, asked, ended = (sessions.begin(None) for _ in range(3))
-    forgotten = [sessions.begin(None) for _ in range(10_000)]
-    with sessions.in_use(kept):
-        with sessions.in_use(kept):
-            sessions.end(ended)
-        for now in map(float, range(1, 3600, 5)):
-            assert sessions.touch(asked)
-            sessions.sweep()
-            left = len(sessions) - len({kept, asked})
-            assert left in (10_000 if now < 60 else 0, 10_000 if now < 66 else 0)
-        assert set(sessions) == set(sessions.leases) == {kept, asked}
-    assert not any(map(sessions.touch, forgotten))
-    for now in map(float, range(3601, 3671, 5)):
-        sessions.sweep()
-        assert (kept in sessions) or now >= 3656
-    assert not sessions
-    assert not sessions.leases
-    assert not sessions.streams
-    assert len(sessions.core) == 0
+
+def test_a_sandbox_is_kept_while_it_works_and_ended_when_nobody_asks(tmp_path: Path) -> None:
+    with example(tmp_path, "keeper_processes", "0.4") as server:
+        with connect(server) as alice, connect(server) as bob:
+            alice.sendall(b"alice 6*7\n")
+            assert heard(alice, b"42\n") == b"42\n"
+            bob.sendall(b"bob __import__('time').sleep(1.2)\n")  # three times the timeout
+            assert heard(bob, b"None\n") == b"None\n"
+            line_of(server, "alice: sandbox")
+            alice.sendall(b"alice __import__('os')._exit(1)\n")
+            assert heard(alice, b"died\n") == b"your sandbox died\n"
+            alice.sendall(b"alice 1+1\n")
+            assert heard(alice, b"2\n") == b"2\n"
+        line_of(server, "bob: sandbox")
+        os.kill(server.pid, signal.SIGINT)
+        assert server.end() == 0
+        assert "Traceback" not in server.said()
+
+
+def test_a_model_is_loaded_once_for_all_who_ask_and_leaves_memory(tmp_path: Path) -> None:
+    with example(tmp_path, "keeper_model", "0.4") as server:
+
+        def ask(number: int) -> bytes:
+            client = http.client.HTTPConnection(*server.address, timeout=PATIENCE)
+            client.request("GET", f"/small?text=hello{number}")
+            answer = client.getresponse().read()
+            client.close()
+            return answer
+
+        with ThreadPoolExecutor(5) as pool:
+            answers = sorted(pool.map(ask, range(5)))
+        assert answers == [f"HELLO{number}\n".encode() for number in range(5)]
+        line_of(server, "small: out of memory, idle")
+        assert server.said().count("small: loading") == 1
+
+
+def test_pooled_clients_are_shared_and_closed_after_a_rest(tmp_path: Path) -> None:
+    with example(tmp_path, "keeper_model", "30") as server:
+        url = f"http://{server.target}/small"
+        command = [sys.executable, "-m", "examples.keeper_clients", url, "0.4"]
+        said = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    assert "Traceback" not in said.stderr
+    assert "1 clients for 3 requests" in said.stdout
+    assert "closed, idle" in said.stdout
+    assert said.stdout.endswith("0 clients after a rest\n")
+
+
+def test_a_room_outlives_who_leaves_it_and_not_for_ever(tmp_path: Path) -> None:
+    with example(tmp_path, "keeper_rooms", "0.6") as server:
+        address = f"ws://{server.target}/lobby"
+        with websockets.sync.client.connect(address) as first:
+            first.send("hello")
+            assert first.recv() == "hello"
+            time.sleep(1.0)  # quiet for longer than the timeout, and not left
+        with websockets.sync.client.connect(address) as again:
+            assert again.recv() == "hello"
+        line_of(server, "1 messages forgotten, idle")
 
 
 @pytest.mark.parametrize(
