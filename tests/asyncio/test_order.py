@@ -21,8 +21,8 @@ import pytest
 
 import reaper.asyncio
 from reaper.asyncio import AsyncioReaper, tls
+from reaper.asyncio.guards import OnTransport, guard_server
 from reaper.policy import Phase
-from reaper.servers import polled
 from tests.helpers.program_trials import reset
 
 pytestmark = [pytest.mark.slow, pytest.mark.anyio]
@@ -137,8 +137,17 @@ def a_guard(factory: Callable[[], Any], options: dict[str, Any], watcher: Asynci
     return reaper.asyncio.guard(factory, HOUR, reaper=watcher), options
 
 
+class Works(OnTransport):
+    """A connection whose server works."""
+
+    __slots__ = ()
+
+    def phase(self) -> Phase:
+        return Phase.IN_FLIGHT
+
+
 def of_http(factory: Callable[[], Any], options: dict[str, Any], watcher: AsyncioReaper) -> Wrapped:
-    return polled.guard(factory, lambda transport: Phase.IN_FLIGHT, reaper=watcher), options
+    return guard_server(factory, Works, lambda: watcher), options
 
 
 def both(factory: Callable[[], Any], options: dict[str, Any], watcher: AsyncioReaper) -> Wrapped:

@@ -79,7 +79,8 @@ SERVERS: dict[str, Collection[str]] = {
     "streams": {"goodbye", "pings", "turns"},
     "abandoned": {"streams"},
     "metrics": {"workers"},
-    **dict.fromkeys(["factories", "plain"], {"guest"}),
+    "factories": {"guest"},
+    "plain": {"guest"},
     **dict.fromkeys(rooms(), SHARED),
 }
 """The rooms of `reaper/servers/` likewise: no server's room knows another's."""
