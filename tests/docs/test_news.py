@@ -7,11 +7,14 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
-FRAGMENTS = sorted(path for path in (ROOT / "news").iterdir() if path.name != "README.md")
+FRAGMENTS = sorted(
+    path for path in (ROOT / "news").iterdir() if path.name not in ("README.md", "template.jinja")
+)
 KINDS = {
     kind["directory"]
     for kind in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["towncrier"]["type"]
 }
+AREAS = re.findall(r'"([a-z0-9]+)": "', (ROOT / "news" / "template.jinja").read_text())
 MOST = 25
 """Words of a fragment, without the page in brackets at its end."""
 LINK = re.compile(r"\[[^]]*\]\(([^)#]+)(?:#[^)]*)?\)")
@@ -30,6 +33,8 @@ def _wrong_with(path: Path) -> str:
     words = len(re.sub(r"\]\([^)]*\)", "]", said).split())
     if not re.fullmatch(rf"[a-z0-9]+(-[a-z0-9]+)*\.({'|'.join(KINDS)})\.md", path.name):
         return "its name is not NAME.KIND.md"
+    if path.name.split("-")[0] not in AREAS:
+        return "its name begins with no area of news/template.jinja"
     if "\n" in text or not text.endswith("."):
         return "it is not one sentence, in one line"
     if missing := [page for page in pages if not (ROOT / page).is_file()]:
