@@ -13,6 +13,7 @@ import ssl
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -290,3 +291,18 @@ def test_commands_and_flags_that_pages_show_exist() -> None:
 
     with ThreadPoolExecutor(2) as pool:
         assert [text for text in pool.map(wrong, shown) if text] == []
+
+
+def test_the_first_screen_says_what_is_brought_along() -> None:
+    screen = (ROOT / "README.md").read_text().split("\n## ")[0]
+    code = "import sys; before = set(sys.modules); import reaper; print(*set(sys.modules) - before)"
+    loaded = subprocess.run(
+        [sys.executable, "-S", "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    ours = [name for name in loaded if name.partition(".")[0] == "reaper"]
+    assert f"loads {len(ours)} modules" in " ".join(screen.split())
+    foreign = {name.partition(".")[0] for name in loaded} - {"reaper"} - sys.stdlib_module_names
+    assert not foreign
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["dependencies"] == []
+    assert len(screen.splitlines()) <= 30
