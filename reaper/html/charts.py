@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from html import escape
 
+from .parts import escape
 from .units import count, seconds
 
 WIDTH, HEIGHT = 640, 320

@@ -2,12 +2,18 @@
 
 The rule of this module: *a page loads nothing*: no script, no font, no icon. Every text
 is escaped here.
+
+A text may come from a log, and a client has chosen what is in that: an ESC, or a
+U+202E, which turns the order of what follows. So what does not print is shown as its
+number.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from html import escape
+from html import escape as escaped_html
+
+from ..errors import printable
 
 STYLES = ("a", "b", "d", "e", "c")
 """Classes of the colours that tell series apart, in the order in which they are used;
@@ -16,6 +22,11 @@ see `CSS`.
 
 Tile = tuple[str, str, str, str]
 """Label, value, note, and a class: `bad` or nothing."""
+
+
+def escape(text: str) -> str:
+    """*text* as HTML shows it; what does not print is escaped."""
+    return escaped_html(printable(text))
 
 
 def document(title: str, body: Iterable[str], *, refresh: int | None = None) -> str:

@@ -26,7 +26,7 @@ ARROWS = {
     "_deprecated": (),
     "source": (),
     "foreign": {"errors", "source"},
-    "html": (),
+    "html": {"errors"},
     "core": {"errors"},
     "journal": CORE | {"config"},
     "config": CORE,

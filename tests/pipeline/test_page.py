@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from reaper.html import parts
 from reaper.html.charts import Axis, Chart
 from reaper.html.units import count, percent, seconds
 from reaper.pipeline.advise.run import Policy, advise
@@ -244,3 +245,18 @@ def test_a_browser_without_a_network_shows_the_charts_and_complains_of_nothing(
         if '"initiator":"file://' in line and '"url":"http' in line
     ]
     assert initiated == []
+
+
+def test_no_text_of_a_log_reaches_a_page_with_what_does_not_print() -> None:
+    chosen = "a\x1b[2J\x07b\u202ec<i>"
+    pages = [
+        parts.document(chosen, [parts.header("fail", chosen, chosen, chosen)]),
+        parts.tiles([(chosen, chosen, chosen, "")]),
+        parts.card(chosen, chosen, parts.table([chosen], [[chosen]], set())),
+        parts.warning(chosen, [chosen]),
+        parts.footer([chosen]),
+        Chart(chosen, Axis(0, 1, chosen), Axis(0, 1, chosen)).svg(),
+    ]
+    for page in pages:
+        assert "a\\x1b[2J\\x07b\\u202ec&lt;i&gt;" in page
+        assert not set("\x1b\x07\u202e") & set(page)

@@ -9,11 +9,22 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from ...html.charts import Axis, Chart, round_s
-from ...html.parts import STYLES, Tile, card, document, footer, grid, header, table, tiles, warning
+from ...html.parts import (
+    STYLES,
+    Tile,
+    card,
+    document,
+    escape,
+    footer,
+    grid,
+    header,
+    table,
+    tiles,
+    warning,
+)
 from ...html.units import count, percent, seconds
 from ..audit.run import Audit
 from ..audit.sums import OFFENDERS_PER_VERDICT
