@@ -27,7 +27,7 @@ from ...policy.reasons import DRAIN, MAX_AGE
 from ..abandoned import link_of
 from .base import QUEUED_BYTES, Guarded
 from .idle import IdleProtocol
-from .shared import CLOSE, Greeting, shared_by
+from .shared import CLOSE, shared_by
 from .tunnel import tunnel
 
 
@@ -73,12 +73,7 @@ class GuardedHttp(Guarded):
         if not config.loaded:  # a program that makes protocols itself, as uvicorn's own would do
             config.load()
         shared = shared_by(config, cls.settings, cls.journal, server_state)
-        made = cls.SILENT(shared, shared.origin(cls, config, server_state, app_state, _loop))
-        if config.ssl is not None:
-            if shared.greeting is None:
-                shared.greeting = Greeting(shared, server_state.connections)
-            shared.greeting.add(made)
-        return made
+        return cls.SILENT(shared, shared.origin(cls, config, server_state, app_state, _loop))
 
     @classmethod
     def configured(

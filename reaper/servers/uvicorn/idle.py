@@ -48,8 +48,6 @@ class IdleProtocol(Guarded, asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         if not self.shared.reaper.welcomes():
-            if self.shared.greeting is not None:
-                self.shared.greeting.greeted(self)
             refuse(self.shared.reaper, transport, http=True)
             return
         self.transport = transport
@@ -61,8 +59,6 @@ class IdleProtocol(Guarded, asyncio.Protocol):
         self._begin(self.shared.first_byte, Phase.FIRST_BYTE.value)
         self.shared.reaper.relieve(transport)
         self._age = age_of(self)
-        if self.shared.greeting is not None:
-            self.shared.greeting.greeted(self)
         if self.shared.leave_by is not None:  # it came, or shook hands, while the server stops
             self.told()
 

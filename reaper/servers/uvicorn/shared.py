@@ -123,8 +123,6 @@ class Shared:
         loop: What uvicorn's protocols are given as their loop.
         leave_by: Set once the server stops: the instant at which connections in use are
             cut.
-        greeting: Stands for the connections that shake hands; None: the server has no
-            TLS.
         rest_after: `REST_AFTER`.
         lifespan: Draws the maximum age of a new connection, in seconds; 0: there is
             none.
@@ -173,7 +171,6 @@ class Shared:
             )
         self.loop: Timerless = Timerless(self.reaper.loop)
         self.leave_by: float | None = None
-        self.greeting: Greeting | None = None
         self.rest_after: float = REST_AFTER
         self.lifespan: Callable[[], float] = ages(config)
         self._uvicorn = uvicorn
@@ -272,46 +269,6 @@ class Shared:
             self.allocator.give_back(self.driver.now())
 
 
-class Greeting:
-    """Stands in the server's list of connections while any of them shakes hands. So a
-    stop waits for those, too, and tells them.
-
-    No event says that a handshake has failed. Then the protocol that was made for the
-    connection is freed, and the weak reference to it says so.
-
-    Args:
-        shared: Of the server.
-        connections: The server's list.
-    """
-
-    def __init__(self, shared: Shared, connections: set[Any]) -> None:
-        self._shared = shared
-        self._connections = connections
-        self._known: set[weakref.ref[Any]] = set()
-
-    def add(self, connection: Any) -> None:
-        """*connection* is about to shake hands."""
-        self._known.add(weakref.ref(connection, self._over))
-        self._connections.add(self)
-
-    def greeted(self, connection: Any) -> None:
-        """*connection* has shaken hands."""
-        self._over(weakref.ref(connection))
-
-    def _over(self, known: weakref.ref[Any]) -> None:
-        self._known.discard(known)
-        if not self._known:
-            self._connections.discard(self)
-
-    def shutdown(self) -> None:
-        """The server stops. A handshake has as long as everything else."""
-        driver = self._shared.driver
-        key = ("greeting", driver.next_number())
-        driver.register(
-            key, self._shared.left_to_drain(), lambda expiry: self._connections.discard(self)
-        )
-
-
 def _known_by(receive: Any, _: Any) -> Any:
     """The key of the request that *receive*, a method of uvicorn's cycle, reads: its
     transport, or over HTTP/2 the cycle, because many share a transport.
@@ -323,13 +280,6 @@ def _known_by(receive: Any, _: Any) -> Any:
 def _has_lost(key: Any) -> bool:
     """Whether the request that has *key*, see `_known_by`, has lost its client."""
     return bool(getattr(key, "disconnected", False) or getattr(key, "transport", key).is_closing())
-
-
-def _opened(shared: Shared, connections: set[Any]) -> int:
-    """How many *connections* are open. Those that still shake hands do not count: a
-    `Greeting` stands for them in the list.
-    """
-    return len(connections) - (shared.greeting in connections)
 
 
 _SHARED: weakref.WeakKeyDictionary[Config, Shared] = weakref.WeakKeyDictionary()
@@ -349,7 +299,7 @@ def shared_by(
         tasks = () if server_state is None else server_state.tasks
         found = _SHARED[config] = Shared(config, settings, journal, tasks)
         if server_state is not None:
-            found.reaper.count = functools.partial(_opened, found, server_state.connections)
+            found.reaper.count = server_state.connections.__len__
         REPORTS.join()
         if server_state is not None and threading.current_thread() is threading.main_thread():
             found.begin(server_state)  # signals can be handled in the main thread only

@@ -5,7 +5,6 @@ process of its own.
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import os
 import signal
@@ -21,6 +20,7 @@ import reaper.uvicorn
 from reaper import stops
 from reaper.servers import metrics
 from reaper.servers.metrics import Reports
+from reaper.servers.uvicorn import shared
 from tests.servers.uvicorn.test_quiet import Served, ask, ended, serving, until
 
 pytestmark = pytest.mark.anyio
@@ -120,68 +120,38 @@ def over_tls(certificate: tuple[str, str]) -> dict[str, str]:
     return {"ssl_certfile": certificate[0], "ssl_keyfile": certificate[1]}
 
 
-async def begins_to_shake_hands(
-    served: Served,
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A client that has connected, and says nothing."""
-    made = await served.connect()
-    assert served.connections == [served.shared.greeting]
-    assert served.shared.reaper.count() == 0
-    return made
+async def accepted(served: Served) -> None:
+    """A client that has connected, and said nothing, has a protocol by now."""
+    await until(lambda: shared._SHARED.get(served.server.config))
 
 
-async def test_a_stop_waits_for_a_handshake_no_longer_than_for_anything_else(
+async def test_a_stop_does_not_wait_for_a_handshake(
     protocol: str, over_tls: dict[str, str]
 ) -> None:
-    async with serving(protocol, uvicorns=over_tls, drain="300ms", handshake="1h") as served:
-        _, writer = await begins_to_shake_hands(served)
-        served.server.should_exit = True
-        await until(lambda: served.shared.leave_by)
-        assert served.connections
-        await until(lambda: not served.connections)
+    async with (
+        asyncio.timeout(60),
+        serving(protocol, uvicorns=over_tls, drain="1h", handshake="1h") as served,
+    ):
+        address = served.server.servers[0].sockets[0].getsockname()
+        _, writer = await asyncio.open_connection(*address)
+        await accepted(served)
     writer.close()
 
 
-async def test_who_has_shaken_hands_is_a_connection_and_no_handshake_is_waited_for(
+async def test_who_has_shaken_hands_is_a_connection(
     protocol: str, over_tls: dict[str, str], certificate: tuple[str, str]
 ) -> None:
     trust = ssl.create_default_context(cafile=certificate[0])
     async with serving(protocol, uvicorns=over_tls) as served:
-        reader, writer = await begins_to_shake_hands(served)
+        address = served.server.servers[0].sockets[0].getsockname()
+        reader, writer = await asyncio.open_connection(*address)
+        await accepted(served)
+        assert served.shared.reaper.count() == 0
         await writer.start_tls(trust, server_hostname="127.0.0.1")
         await until(lambda: served.shared.reaper.count() == 1)
-        assert served.shared.greeting not in served.connections
         assert b"200 OK" in await ask(reader, writer)
         assert served.shared.reaper.count() == 1
         writer.close()
-
-
-async def test_a_handshake_that_failed_is_not_waited_for(
-    protocol: str, over_tls: dict[str, str]
-) -> None:
-    async with serving(protocol, uvicorns=over_tls, handshake="1h", drain="100ms") as served:
-        reader, writer = await begins_to_shake_hands(served)
-        writer.write(b"GET / HTTP/1.1\r\n\r\n")
-        await ended(reader)
-        # the error that asyncio logged may refer to the protocol
-        await until(lambda: gc.collect() >= 0 and not served.connections)
-        writer.close()
-
-
-async def test_one_handshake_that_is_over_does_not_hide_another(
-    protocol: str, over_tls: dict[str, str]
-) -> None:
-    async with serving(protocol, uvicorns=over_tls, handshake="1h", drain="100ms") as served:
-        _, waits = await begins_to_shake_hands(served)
-        host, port = served.server.servers[0].sockets[0].getsockname()
-        reader, fails = await asyncio.open_connection(host, port)
-        fails.write(b"GET / HTTP/1.1\r\n\r\n")
-        await ended(reader)
-        greeting: Any = served.shared.greeting
-        await until(lambda: gc.collect() >= 0 and len(greeting._known) == 1)
-        assert served.connections == [greeting]
-        fails.close()
-        waits.close()
 
 
 # ---- what is reported
