@@ -4,7 +4,7 @@ The rule of this module: *the server says whose turn it is, the kernel says sinc
 A room of `reaper.servers` derives one class from `Served`. Its `phase` says whose turn
 it is; where the server allows it, `owes`, `invited`, `be_last`, `farewell` and `begun`
 say and do the rest. How bytes move is a `Wire`'s: a transport of asyncio's, a stream of
-trio's or of tornado's, a thread of gunicorn's. Nothing here knows a framework.
+trio's or of a server's own, a thread's socket. Nothing here knows a framework.
 
 What a connection waits for, `waits_for`, is found at each look. The limit of that phase
 is in force, counted from where this table says:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from loadgen.conform.kinds import LIMIT, TICK
 
+from ..programs.declared import LIBRARIES
+
 PHASES = (
     *("HANDSHAKE", "FIRST_BYTE", "HEADERS", "BODY", "KEEP_ALIVE"),
     *("WRITE", "TUNNEL", "IDLE", "HALF_CLOSED"),
@@ -152,8 +154,7 @@ COLUMNS = {
         ),
         _program("aiohttp, `reaper run`", "aiohttp"),
         _program("aiohttp, `run_app`", "aiohttp", *WEB, run=False),
-        _program("sanic", "sanic"),
-        _program("tornado", "tornado"),
+        *(_program(name, name) for name in LIBRARIES),
         _run("daphne", f"daphne -b 127.0.0.1 -p {{port}} {_ASGI}"),
         _program("websockets", "websockets", "websocket"),
         _program("websockets, `connection`", "websockets", "websocket", run=False),
@@ -179,8 +180,7 @@ COLUMNS = {
         ),
         _tls(_program("aiohttp, `reaper run`", "aiohttp"), _FOLDER, quick=True),
         _tls(_program("aiohttp, `run_app`", "aiohttp", run=False), _FOLDER),
-        _tls(_program("sanic", "sanic"), _FOLDER),
-        _tls(_program("tornado", "tornado"), _FOLDER),
+        *(_tls(_program(name, name), _FOLDER) for name in LIBRARIES),
         _tls(_run("daphne", f"daphne -e {_ENDPOINT} {_ASGI}"), "", quick=True),
         _tls(
             Column("the reference", _REFERENCE, _REFERENCE, HTTP, OFF),

@@ -12,6 +12,8 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from reaper.servers.cards import cards
+
 from .asks import (
     FTP,
     GRPC,
@@ -125,6 +127,16 @@ http://127.0.0.1:{port}, http://localhost:{port} {{
 }}
 """
 
+LIBRARIES = {
+    kind.name: card.needs[0].tested[1]
+    for card in cards()
+    for kind in card.kinds
+    if card.family and not kind.starts and "timeouts.headers" in kind.acts
+}
+"""Servers that speak HTTP and are started by a program of apps/programs.py, and the
+releases that were tested.
+"""
+
 PROGRAMS = (
     Program("uvicorn", "uvicorn asgi:app --port {port}", UVICORN, tested=True),
     Program("uvicorn, workers", "uvicorn asgi:app --port {port} --workers 2", UVICORN, reload=HUP),
@@ -202,8 +214,15 @@ PROGRAMS = (
     Program(
         "aiohttp", "python {dir}/programs.py aiohttp {port}", ("aiohttp==3.14.5",), tested=True
     ),
-    Program("tornado", "python {dir}/programs.py tornado {port}", ("tornado==6.6.1",), tested=True),
-    Program("sanic", "python {dir}/programs.py sanic {port}", ("sanic==25.12.1",), tested=True),
+    *(
+        Program(
+            name,
+            f"python {{dir}}/programs.py {name} {{port}}",
+            (f"{name}=={release}",),
+            tested=True,
+        )
+        for name, release in LIBRARIES.items()
+    ),
     Program(
         "websockets",
         "python {dir}/programs.py websockets {port}",
