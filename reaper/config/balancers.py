@@ -137,3 +137,9 @@ BALANCERS = {
         "bodyTimeout",
     ),
 }
+
+ENDLESS = {"apache": ("Apache httpd's mod_proxy", "ttl= of its ProxyPass")}
+"""Proxies that keep an idle connection to us until you tell them a time: their title,
+and what says it. There our close is the first, whatever `keep_alive` is, until that is
+less.
+"""

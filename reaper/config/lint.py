@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from .balancers import BALANCERS
+from .balancers import BALANCERS, ENDLESS
 from .durations import format_duration
 from .options import Duration
 from .settings import BEHIND, DEFAULT, OPTIONS, ReaperConfig
@@ -185,7 +185,16 @@ def _tick_against(name: str, tick: float, path: str, shortest: float) -> Iterato
 
 
 def _balancers(config: ReaperConfig) -> Iterator[Finding]:
-    ours, balancer = config.timeouts.keep_alive, BALANCERS.get(config.server.behind)
+    ours, behind = config.timeouts.keep_alive, config.server.behind
+    if behind in ENDLESS and ours > 0:
+        title, setting = ENDLESS[behind]
+        # A whole number there. What was measured without a loss: 2 below 4 s.
+        text = (
+            f"{title} keeps an idle connection for ever without {setting}, in seconds; "
+            f"it must be less: use {max(int(ours) - 2, 1)}"
+        )
+        yield Finding("note", "timeouts.keep_alive", f"{_show(ours)}: {text}")
+    balancer = BALANCERS.get(behind)
     if balancer is None or ours == 0:
         return
     theirs = f"{balancer.title}'s idle time of {_show(balancer.idle)} ({balancer.source})"

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ..errors import ConfigError
-from .balancers import BALANCERS
+from .balancers import BALANCERS, ENDLESS
 from .options import Duration, Integer, Number, Option, Place, Section, Switch, Text, option
 
 DEFAULT = "default"
@@ -330,7 +330,7 @@ class Server(Section):
     behind: str = option(
         "unknown",
         "What stands in front: `check` compares keep_alive with its idle time, and `stream_ping` follows its read timeout.",
-        kind=Text(("unknown", "direct", *BALANCERS)),
+        kind=Text(("unknown", "direct", *BALANCERS, *ENDLESS)),
     )
 
 

@@ -403,3 +403,13 @@ def test_a_number_of_connections_is_told_what_it_takes_and_whether_it_may() -> N
 def test_each_shell_has_a_script_of_completion(shell: str, call: Ran) -> None:
     status, out, _ = call(main, "completion", shell)
     assert (status, "--keep-alive" in out or "keep-alive" in out) == (0, True)
+
+
+@pytest.mark.parametrize(("keep_alive", "ttl"), [("95s", 93), ("4s", 2), ("2s", 1), ("0s", None)])
+def test_a_pool_without_an_end_is_a_note_that_says_which_one_suits(
+    keep_alive: str, ttl: int | None
+) -> None:
+    found = lint(config(server__behind="apache", timeouts__keep_alive=keep_alive))
+    said = [each.text for each in found if "ttl=" in each.text]
+    assert [text.rpartition(" ")[2] for text in said] == ([str(ttl)] if ttl else [])
+    assert all(each.severity == "note" for each in found)

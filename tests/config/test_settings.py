@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reaper.config import DEFAULT, OPTIONS, ReaperConfig, Timeouts
-from reaper.config.balancers import BALANCERS
+from reaper.config.balancers import BALANCERS, ENDLESS
 from reaper.config.durations import WANTED, format_duration, parse_duration
 from reaper.config.flags import Parser, add_settings, settings
 from reaper.config.options import Option
@@ -156,7 +156,7 @@ def test_every_fault_is_reported_with_path_value_origin_and_what_would_be_right(
         '[timeoutz]\n[server]\nport = 70000\nworkers = "many"\nbehind = "elb"\nhost = ""\n'
         "[limits]\nmax_age_jitter = 2\n"
     )
-    behind = ", ".join(f'"{name}"' for name in ("unknown", "direct", *BALANCERS))
+    behind = ", ".join(f'"{name}"' for name in ("unknown", "direct", *BALANCERS, *ENDLESS))
     found = faults(
         path=path,
         environ={
