@@ -94,12 +94,16 @@ class Kind(Column):
         needs: The names that this kind needs beside those of its server.
         called: What follows the server's name where this kind does not fit, such as
             `'s ThreadWorker`.
+        serves: Where the class of its connections is in the room, `module:Class`; what
+            acts by `Served` is what that class overrides. Empty: its connections are
+            guarded by a protocol of ours.
         starts: The command that starts it, with `{asgi}` or `{wsgi}` for an
             application and `{port}`; empty: programs import it.
     """
 
     needs: tuple[Foreign, ...] = ()
     called: str = ""
+    serves: str = ""
     starts: str = ""
 
 

@@ -4,18 +4,21 @@ there is to say of a server.
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from reaper.__main__ import main
 from reaper.config import OPTIONS
+from reaper.driver.served import HTTP_LIMITS, Served
 from reaper.foreign import PYTHON
 from reaper.servers import cards, readers
-from reaper.servers.guest import Card
+from reaper.servers.guest import Card, Kind
 from reaper.servers.pages import groups, page, servers, summary
 from tests.house.test_layers import ROOT
 
@@ -44,6 +47,42 @@ def test_names_that_begin_a_column_are_those_of_rooms() -> None:
 def test_the_names_of_a_card_come_from_a_package_that_was_tested(card: Card) -> None:
     assert card.name == card.needs[0].package
     assert {table.package for table in card.tables} <= {card.name, PYTHON, "h2"}
+
+
+SERVED = [
+    (room, kind) for room, card in cards.rooms().items() for kind in card.kinds if kind.serves
+]
+BY_METHOD = {
+    "be_last": {"timeouts.max_age", "limits.max_age_jitter", "timeouts.drain_idle"},
+    "phase": {"timeouts.write", "timeouts.vanished"},
+}
+"""Settings that act because the class of a server overrides a method."""
+OF_HTTP = {f"timeouts.{phase.value}" for phase in HTTP_LIMITS}
+
+
+@pytest.mark.parametrize(("room", "kind"), SERVED, ids=[kind.name for _, kind in SERVED])
+def test_what_acts_in_a_server_is_what_its_class_overrides(room: str, kind: Kind) -> None:
+    module, _, name = kind.serves.partition(":")
+    found: type[Served] = getattr(import_module(f"reaper.servers.{room}.{module}"), name)
+    for method, settings in BY_METHOD.items():
+        overrides = getattr(found, method) is not getattr(Served, method)
+        assert settings <= kind.acts.keys() if overrides else settings.isdisjoint(kind.acts), method
+    speaks_http = found.made_terms.__func__ is Served.made_terms.__func__  # type: ignore[attr-defined]
+    assert (kind.acts.keys() >= OF_HTTP) is speaks_http
+
+
+def test_every_class_of_a_served_connection_stands_in_a_card() -> None:
+    classes = {f"{room}.{kind.serves.replace(':', '.')}" for room, kind in SERVED}
+    known = {
+        f"{path.parent.name}.{path.stem}.{node.name}"
+        for room in cards.rooms()
+        for path in (ROOT / "reaper" / "servers" / room).glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+        and {ast.unparse(base) for base in node.bases}
+        & {"Served", "OnTransport", "Plain", "Hypercorn"}
+    }
+    assert classes == known
 
 
 def test_every_setting_acts_somewhere_but_the_one_that_check_alone_reads() -> None:

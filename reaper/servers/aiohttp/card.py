@@ -31,6 +31,7 @@ CARD = Card(
                 keep_alive_margin="by `reaper.aiohttp.run_app`",
                 drain="unless aiohttp's shutdown_timeout is set",
             ),
+            serves="server:Aiohttp",
         ),
     ),
     changes={"aiohttp.web_runner": Change(change)},  # it imports the others

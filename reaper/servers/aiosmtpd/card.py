@@ -24,6 +24,7 @@ CARD = Card(
                 tunnel="only where `idle` is not set; aiosmtpd's own 5 min holds as well",
             ),
             {"timeouts.first_byte": "idle"},
+            serves="phases:Session",
             starts="aiosmtpd -n -l 127.0.0.1:{port}",
         ),
     ),

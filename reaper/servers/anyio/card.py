@@ -21,6 +21,7 @@ CARD = Card(
                 tunnel="only where `idle` is not set",
             ),
             {"timeouts.first_byte": "idle"},
+            serves="phases:Listened",
         ),
     ),
     changes={"anyio._core._sockets": Change(change)},

@@ -46,6 +46,7 @@ CARD = Card(
             ),
             needs=NEEDS["ASGIWorker"],
             called="'s ASGIWorker",
+            serves="asgi:Asgi",
             starts="gunicorn {asgi} -k asgi -b 127.0.0.1:{port}",
         ),
         Kind(
@@ -64,6 +65,7 @@ CARD = Card(
             {"timeouts.abandoned": "a request in a thread cannot be cancelled"},
             NEEDS["ThreadWorker"],
             "'s ThreadWorker",
+            serves="threads:Threaded",
             starts="gunicorn {wsgi} --threads 60 -b 127.0.0.1:{port}",
         ),
     ),

@@ -39,6 +39,7 @@ CARD = Card(
                 handshake="unless hypercorn's ssl_handshake_timeout is set",
             ),
             needs=ON_ASYNCIO,
+            serves="phases:Hypercorn",
             starts="hypercorn {asgi} -b 127.0.0.1:{port}",
         ),
         Kind(
@@ -46,6 +47,7 @@ CARD = Card(
             "hypercorn on trio",
             able(ASKED, SHAKES, _BOTH),
             needs=ON_TRIO,
+            serves="trio:OnTrio",
             starts="hypercorn {asgi} -k trio -b 127.0.0.1:{port}",
         ),
     ),

@@ -16,6 +16,7 @@ CARD = Card(
             "sanic",
             "Sanic",
             able(LEASES, ASKED, LAST, TLS, REFUSES, keep_alive=ALSO),
+            serves="phases:Sanic",
         ),
     ),
     changes={"sanic.server.protocols.http_protocol": Change(change)},

@@ -16,6 +16,7 @@ CARD = Card(
             "tornado",
             able(LEASES, NEVER_REFUSES, ASKED, LAST, keep_alive=ALSO),
             {"timeouts.handshake": "first_byte"},
+            serves="phases:Tornado",
         ),
     ),
     changes={"tornado.http1connection": Change(change)},

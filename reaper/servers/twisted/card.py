@@ -15,6 +15,7 @@ CARD = Card(
             "twisted",
             "Twisted (daphne)",
             able(LEASES, NEVER_REFUSES, ASKED, LAST, SHAKES, keep_alive=ALSO),
+            serves="phases:Twisted",
             starts="daphne {asgi} -p {port}",
         ),
     ),
