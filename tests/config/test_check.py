@@ -410,6 +410,6 @@ def test_a_pool_without_an_end_is_a_note_that_says_which_one_suits(
     keep_alive: str, ttl: int | None
 ) -> None:
     found = lint(config(server__behind="apache", timeouts__keep_alive=keep_alive))
-    said = [each.text for each in found if "ttl=" in each.text]
-    assert [text.rpartition(" ")[2] for text in said] == ([str(ttl)] if ttl else [])
-    assert all(each.severity == "note" for each in found)
+    said = [each for each in found if "ttl=" in each.text]
+    assert [each.text.rpartition(" ")[2] for each in said] == ([str(ttl)] if ttl else [])
+    assert all(each.severity == "note" for each in said)
