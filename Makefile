@@ -15,7 +15,7 @@
 #   make docs                       the documentation as a site, into out/site/; a warning is an error
 #   make lint                       ruff and mypy
 #   make format                     have ruff lay out the code
-#   make coverage                   which branches the quick tests take, by room, into docs/coverage.md
+#   make coverage                   which branches the quick tests take, by room, into out/coverage/
 #   make dist                       the source distribution and the wheel, into dist/
 #   make check-dist                 the same, and whether a package index would take them (twine check)
 #   make clean                      forget .venv and out/
@@ -90,8 +90,8 @@ coverage: .venv/.dev
 	@rm -rf out/coverage && mkdir -p out/coverage
 	@$(BIN)/python -m coverage run -m pytest -q -p no:cacheprovider --hypothesis-profile=quick -m "not slow and not spark" $(PYTEST)
 	@$(BIN)/python -m coverage combine --quiet
-	@$(BIN)/python -m coverage json --quiet -o out/coverage/report.json
-	@$(BIN)/python -m scripts.coverage out/coverage/report.json docs/coverage.md
+	@$(BIN)/python -m coverage html --quiet --directory out/coverage/html
+	@$(BIN)/python -m coverage report --format=markdown | tee out/coverage/report.md
 
 dist: .venv/.dev
 	@$(BIN)/python -m build --no-isolation --outdir dist . >.venv/build.txt 2>&1 || { cat .venv/build.txt; exit 1; }

@@ -87,7 +87,6 @@ NAVIGATION = {
         "docs/upgrade",
         "CHANGELOG",
         "CONTRIBUTING",
-        "docs/coverage",
         "CODE_OF_CONDUCT",
         "SECURITY",
     ],
