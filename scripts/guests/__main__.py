@@ -1,8 +1,8 @@
 """`python -m scripts.guests [--only COLUMN] [--quick] [--document]`: every kind of
 client at every guest, stock and guarded.
 
-One rule: *what the page says was measured by this command*; a test compares the page
-with what it kept.
+One rule: *what the page says was measured by this command*. The page has a paragraph
+for each guest; every cell is in `out/guests/`, which is no part of the tree.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import sys
 import tempfile
+import textwrap
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -30,7 +32,8 @@ from .named import HOLDS, NAMED, faults, known
 from .trial import KINDS, TRIES, Cell, kinds_of, pair, stopped, tried, unsettled
 
 PAGE = ROOT / "docs" / "guests.md"
-KEPT = Path(__file__).with_name("results.json")
+KEPT = ROOT / "out" / "guests" / "results.json"
+CELLS = KEPT.with_name("cells.md")
 BEGIN = "<!-- guests: written by `python -m scripts.guests --document`, do not edit -->"
 END = "<!-- end of guests -->"
 COUNT, FEW = 1000, 250
@@ -39,6 +42,7 @@ STOPS_QUICKLY = "uvicorn, httptools"
 """The guest that is told to stop in the quick half, too: stops take seconds, and have a
 test of their own in `tests/servers`.
 """
+PARAGRAPH = re.compile(r"^- \*\*(.+?)\*\*:.*?(?=^- \*\*|^#|\Z)", re.MULTILINE | re.DOTALL)
 GROUPS = {
     "http": "HTTP/1.1",
     "websocket": "WebSockets over HTTP/1.1",
@@ -81,7 +85,9 @@ def main() -> int:
         if options.only and KEPT.exists():  # the other guests stay as they were measured
             kept = json.loads(KEPT.read_text())
             report = {name: kept[name] | report[name] for name in report}
+        KEPT.parent.mkdir(parents=True, exist_ok=True)
         KEPT.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+        CELLS.write_text(table(report) + "\n")
         document(report)
     print(f"FAIL: {len(wrong)}" if wrong else "PASS")
     return 1 if wrong else 0
@@ -164,9 +170,6 @@ def table(report: dict[str, Any]) -> str:
     lines += ["", "## Objects", "", "| guest | " + HOLDS + " |", "|---|---|"]
     for column, types in report["holds"].items():
         lines.append(f"| {column} | {_types(types)} |")
-    lines += ["", "## Cells that are named", "", "| guests | clients | why |", "|---|---|---|"]
-    for row in NAMED:
-        lines.append(f"| {'; '.join(row.columns)} | {'; '.join(row.kinds)} | {row.why} |")
     return "\n".join(lines)
 
 
@@ -174,11 +177,57 @@ def _types(types: Iterable[str]) -> str:
     return "**" + ", ".join(types) + "**" if types else "yes"
 
 
+def paragraph(column: str, report: dict[str, Any]) -> str:
+    """What the page says of a guest: how many clients fared how, and which cells are
+    red.
+    """
+    cells, about = report["cells"][column], report["about"][column]
+    red = [name for name, text in cells.items() if text.startswith("**")]
+    texts = [text.strip("*") for text in cells.values()]
+    kept = sum(text.startswith("kept") for text in texts)
+    gained = sum(text.startswith("kept (") for text in texts)
+    lost = sum(text.startswith("lost") for text in texts)
+    after = [float(text.split(" ", 1)[0]) for text in texts if re.match(r"[\d.]+ s", text)]
+    words = [
+        f"{len(cells)} kinds: {kept} live ones are kept"
+        + (f", {gained} of which the stock server loses" if gained else ""),
+        *(
+            [f"{lost} {'is' if lost == 1 else 'are'} lost, with the stock server, too"]
+            if lost
+            else []
+        ),
+        *(
+            [f"{len(after)} dead ones end after {min(after):g} to {max(after):g} s"]
+            if after
+            else []
+        ),
+        f"red {'are' if len(red) > 1 else 'is'} {'; '.join(f'*{name}*' for name in red) or 'none'}",
+        f"measured at {about['commit'][:12]}",
+    ]
+    said = f"- **{column}**: {'; '.join(words)}."
+    return textwrap.fill(said, 88, subsequent_indent="  ", break_on_hyphens=False)
+
+
+def paragraphs(report: dict[str, Any]) -> str:
+    """What the page shows of *report*; what it does not measure stays as it was."""
+    written = marked.read(PAGE, BEGIN, END)
+    before = {found[1]: found[0].rstrip() for found in PARAGRAPH.finditer(written)}
+    lines = [
+        paragraph(column, report) if column in report["cells"] else before.get(column, "")
+        for column in COLUMNS
+    ]
+    lines = [line for line in lines if line]
+    lines += ["", "### Cells that are named", "", "| guests | clients | why |", "|---|---|---|"]
+    for row in NAMED:
+        lines.append(f"| {'; '.join(row.columns)} | {'; '.join(row.kinds)} | {row.why} |")
+    return "\n".join(lines)
+
+
 def document(report: dict[str, Any]) -> None:
-    """Write the tables between the marks of the page. Raises SystemExit: it lacks
+    """Write the paragraphs between the marks of the page. Raises SystemExit: it lacks
     one.
     """
-    marked.write(PAGE, BEGIN, END, table(report))
+    marked.write(PAGE, BEGIN, END, paragraphs(report))
 
 
 if __name__ == "__main__":

@@ -7,13 +7,11 @@ and each row there is true.
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from loadgen.conform.judge import End
 from loadgen.plan.acts import Kind
-from scripts.guests.__main__ import BEGIN, END, KEPT, PAGE, measured, table
+from scripts.guests.__main__ import BEGIN, END, PAGE, measured, paragraphs
 from scripts.guests.columns import COLUMNS
 from scripts.guests.named import HOLDS, NAMED, faults
 from scripts.guests.trial import KINDS, Cell
@@ -100,6 +98,13 @@ def test_rows_name_guests_and_kinds_that_there_are():
         assert set(row.kinds) <= {*KINDS, HOLDS}
 
 
-def test_the_page_is_written_from_what_was_measured():
+def test_the_page_has_a_paragraph_for_each_guest_and_keeps_those_of_the_others():
     written = PAGE.read_text().partition(BEGIN)[2].partition(END)[0].strip()
-    assert written == table(json.loads(KEPT.read_text()))
+    assert all(f"- **{column}**: " in written for column in COLUMNS)
+    assert paragraphs({"cells": {}, "about": {}}) == written
+    name, *_ = COLUMNS
+    cells = {"asks": "kept", "goes": "**lost**", "sends": "1.1 s, 408"}
+    report = {"cells": {name: cells}, "about": {name: {"commit": "c" * 40}}}
+    changed = paragraphs(report)
+    assert changed.count("\n- **") == written.count("\n- **")
+    assert "red is *goes*" in " ".join(changed.split())
