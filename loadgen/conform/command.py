@@ -90,6 +90,8 @@ def add(commands: Any) -> None:
     option(conform, "--list", bool, "explain each kind in a line, and try nothing")
     words = "print an application that has all routes, and try nothing"
     option(conform, "--app", str, words, choices=APPS)
+    words = "the signal by which the command stops gracefully; default TERM"
+    option(conform, "--stop", reading(parse_signal), words, signal.SIGTERM, metavar="SIGNAL")
     words = "a signal by which the command reloads: its clients must not notice, either"
     option(conform, "--reload", reading(parse_signal), words, metavar="SIGNAL")
     words = "try the server that the command behind it starts, too, and say what differs"
@@ -191,6 +193,7 @@ class Asked:
     limits: dict[str, Limit]
     off: set[str]
     learn: bool
+    stop: signal.Signals
     reload: signal.Signals | None
     display: Display
 
@@ -218,7 +221,7 @@ class Asked:
             subject = replace(subject, address=(host, at))
             subject, found = self.tried(subject, replace_port(target, at))
         reloads = [kind for kind in self.kinds if kind in RELOADS] if self.reload else []
-        for kinds, number in ((ends, signal.SIGTERM), (reloads, self.reload)):
+        for kinds, number in ((ends, self.stop), (reloads, self.reload)):
             if kinds and number is not None:
                 found += self.told(subject, words, port, kinds, number)
         return subject, found
@@ -258,7 +261,8 @@ class Asked:
         self, subject: Subject, server: Served, kinds: Sequence[Kind], number: signal.Signals
     ) -> list[Verdict]:
         here = replace(subject, address=server.address)
-        return await stopped(here, server, kinds, self.show, number)
+        over = kinds[0] not in RELOADS
+        return await stopped(here, server, kinds, self.show, number, ends=over)
 
 
 def may_speak(kind: Kind, subject: Subject) -> bool:
@@ -293,7 +297,9 @@ def run(options: argparse.Namespace) -> int:
     limits, off, tick = given(options)
     subject = replace(subject, limits=limits, tick=tick)
     with closing(Display(sys.stderr, options.quiet)) as display:
-        asked = Asked(kinds, limits, off, not options.no_learn, options.reload, display)
+        asked = Asked(
+            kinds, limits, off, not options.no_learn, options.stop, options.reload, display
+        )
         try:
             subject, found = asked.everything(subject, target, options.started)
             other: list[Verdict] = []

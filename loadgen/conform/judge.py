@@ -54,7 +54,7 @@ def judged(kind: Kind, seen: Seen, stop: float = 0.0) -> End:
     about = f"{len(seen.marks) - 1} of {len(kind.acts)} acts, {statuses}, {seen.how} {heard!r}"
     if kind.lives:
         kept = len(seen.answers) >= len(kind.answers) and all(
-            _meets(want, *answer) for want, answer in zip(kind.answers, seen.answers, strict=False)
+            meets(want, answer) for want, answer in zip(kind.answers, seen.answers, strict=False)
         )
         kept = kept and not seen.lost and _contained(kind, seen.data)
         return End(kept=kept, doubt="" if kept else doubt, about=about)
@@ -91,7 +91,9 @@ def _last_sent(kind: Kind, seen: Seen, since: int) -> float:
     return seen.marks[0][0]
 
 
-def _meets(want: Want, status: int, body: bytes) -> bool:
+def meets(want: Want, answer: tuple[int, bytes]) -> bool:
+    """Whether *answer*, a status and a body, is what is wanted."""
+    status, body = answer
     if not want.status:
         return True
     if not body.endswith(want.ends):

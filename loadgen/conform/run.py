@@ -133,9 +133,15 @@ async def stopped(
     kinds: Iterable[Kind] = KINDS,
     progress: Progress = silent,
     number: int = signal.SIGTERM,
+    *,
+    ends: bool = True,
 ) -> list[Verdict]:
     """A verdict on each of *kinds* whose clients are there when *server* is told to
-    stop, which it then is. *number*: the signal; after one but SIGTERM it serves on.
+    stop, which it then is.
+
+    Args:
+        number: The signal.
+        ends: Whether the server ends then; it serves on after a reload.
     """
     loop, found, todo = asyncio.get_running_loop(), [], []
     for kind in kinds:
@@ -149,7 +155,7 @@ async def stopped(
         await asyncio.sleep(stop - loop.time())
         server.told(number)
         until = stop + subject.drain + subject.tick
-        while number == signal.SIGTERM and server.status is None and loop.time() < until:
+        while ends and server.status is None and loop.time() < until:
             await asyncio.sleep(0.02)
         return None if server.status is None else loop.time()
 
@@ -164,10 +170,10 @@ async def stopped(
 
     async with control() as lag:  # which takes a while to start
         stop = loop.time() + LEAD
-        ends = asyncio.ensure_future(told(stop))
+        ending = asyncio.ensure_future(told(stop))
         coming = (one(place, kind, stop) for place, (_, kind) in enumerate(todo))
         seen = await asyncio.gather(*coming)
-        last, gone = loop.time(), await ends
+        last, gone = loop.time(), await ending
     progress("clients at a stop", len(todo), len(todo))
     for each in seen:  # a kernel holds the rest for who takes nothing
         each.ended = gone if each.ended is None else each.ended
@@ -175,7 +181,7 @@ async def stopped(
         replace(judge(cut, each, subject, lag.seconds, stop), kind=kind)
         for (kind, cut), each in zip(todo, seen, strict=True)
     ]
-    if number == signal.SIGTERM and SERVER_ENDS in kinds:
+    if ends and SERVER_ENDS in kinds:
         after = None if gone is None else max(0.0, gone - last)
         held = f"it is there {subject.drain:g} s after the signal" if gone is None else ""
         word = WRONG if held else RIGHT

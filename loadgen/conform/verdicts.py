@@ -14,7 +14,7 @@ from ..plan.acts import Busy, Drip, Kind, Rest, Take, Until
 from ..units import seconds
 from .client import Seen
 from .grounds import Ground, ground
-from .judge import End, judged
+from .judge import End, judged, meets
 from .subject import STOP, Limit, Subject
 
 RIGHT, WRONG, NOT_JUDGED = "right", "wrong", "not judged"
@@ -85,7 +85,7 @@ def judge(kind: Kind, seen: Seen, subject: Subject, lag: float, stop: float = 0.
     """
     end = judged(kind, seen, stop)
     limit = Limit(subject.drain) if kind.world == "stop" else subject.limits.get(kind.limit)
-    why = _lost(end) if kind.lives else _held(kind, end, seen, limit, subject.tick, lag)
+    why = _lost(kind, end, seen) if kind.lives else _held(kind, end, seen, limit, subject.tick, lag)
     word = WRONG if why else RIGHT
     if why and kind.lives and lag > _margin(kind, subject.measure(kind)):
         word, why = NOT_JUDGED, f"the machine was {seconds(lag)} late itself"
@@ -114,8 +114,19 @@ def _margin(kind: Kind, one: float) -> float:
     return math.inf
 
 
-def _lost(end: End) -> str:
-    return "" if end.kept else "the client lost what it asked for"
+def _lost(kind: Kind, end: End, seen: Seen) -> str:
+    if end.kept or (kind.world != "limits" and _announced(kind, seen)):
+        return ""
+    return "the client lost what it asked for"
+
+
+def _announced(kind: Kind, seen: Seen) -> bool:
+    """Whether the server has said, in an answer to one of several requests, that it is
+    the last: the others may be asked elsewhere (RFC 9112 9.6).
+    """
+    came, wanted = seen.answers, kind.answers
+    told = b"\r\nconnection: close" in seen.data.lower()
+    return told and 0 < len(came) < len(wanted) and all(map(meets, wanted, came))
 
 
 def _held(kind: Kind, end: End, seen: Seen, limit: Limit | None, tick: float, lag: float) -> str:
@@ -151,4 +162,6 @@ def too_far(kind: Kind, subject: Subject) -> float:
     if kind.world == "stop":
         return subject.drain + subject.tick + 1.0
     limit = subject.limits[kind.limit]
-    return limit.seconds + limit.spread + subject.tick + 1.0
+    answers = any(isinstance(act, Until) for act in kind.acts)
+    owed = ANSWER + 2.0 * subject.longest if answers else 1.0  # its route may be slow
+    return limit.seconds + limit.spread + subject.tick + owed
