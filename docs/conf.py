@@ -78,6 +78,7 @@ NAVIGATION = {
         "docs/performance",
         "docs/cluster",
         "docs/conform",
+        "docs/silence",
         "docs/probe",
         "docs/reliability",
         "docs/guests",
