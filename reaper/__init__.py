@@ -28,6 +28,7 @@ from .core import (
 from .errors import (
     ClockWentBackwards,
     ConfigError,
+    ConnectionReaped,
     DuplicateUid,
     HookErrors,
     InvalidArgument,
@@ -58,6 +59,7 @@ __all__ = [
     "UnknownUid",
     "HookErrors",
     "ConfigError",
+    "ConnectionReaped",
     "InvariantViolated",
     "stopping",
 ]

@@ -104,6 +104,12 @@ class KeeperClosed(ReaperError, RuntimeError):
     """
 
 
+class ConnectionReaped(ReaperError, RuntimeError):
+    """The caller wants to use a connection that the reaper has closed. It stays
+    closed.
+    """
+
+
 class HookErrors(ReaperError, ExceptionGroup[Exception]):
     """One or more of the caller's hooks raised. Everything else was done first; nothing
     is left to repeat.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..core.lease import OPEN, Epoch, Expiry, Explanation, Lease
 from ..core.ticks import check_timeout
-from ..errors import InvalidArgument, shown
+from ..errors import ConnectionReaped, InvalidArgument, shown
 from ..policy.reasons import UNANSWERED
 from ..stops import Stopping, stopping
 from .sockets import unread
@@ -281,7 +281,12 @@ class Watched(Reapable):
     def in_use(self) -> Iterator[None]:
         """`suspend` for the length of the block, then `resume`. Only the outermost
         block counts.
+
+        Raises:
+            ConnectionReaped: it was reaped before. Its block is not entered: what it
+                would work on has been closed.
         """
+        refuse_reaped(self)
         outermost = self.suspend()
         try:
             yield
@@ -374,6 +379,12 @@ class Watched(Reapable):
         self.touch = _nothing
         self.forget_probe()
         self._driver.ended(self)
+
+
+def refuse_reaped(connection: Any) -> None:
+    """Raise ConnectionReaped if *connection* was reaped: nobody may use it any more."""
+    if connection.reaped:
+        raise ConnectionReaped(f"in_use() must be called before the close, got {connection!r}")
 
 
 def check_watch(idle: float | None, reason: str, probe: Probe | None, grace: float) -> None:

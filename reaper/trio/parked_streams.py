@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Protocol
 import trio
 
 from ..driver.driver import Driver
-from ..driver.watched import Reapable
+from ..driver.watched import Reapable, refuse_reaped
 from ..stops import Stopping, stopping
 from .linger import Lingering, Silent
 from .streams import SocketStream
@@ -173,7 +173,11 @@ class ParkableStream(SocketStream):
         """Exempt the connection from reaping and parking for the length of the block.
 
         The end of the block counts as activity.
+
+        Raises:
+            ConnectionReaped: it was reaped before.
         """
+        refuse_reaped(self)
         could_park, self.may_park = self.may_park, False
         suspended = self.suspend()
         try:

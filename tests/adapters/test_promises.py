@@ -14,6 +14,7 @@ import pyarrow.parquet
 import pytest
 import trio
 
+import reaper
 from reaper.journal import Journal
 from reaper.policy.pressure import LEAST_ROOM, Pressure, Resources
 from tests.helpers.loops import LOOPS, Asyncio, Trio
@@ -166,6 +167,21 @@ async def test_a_connection_in_use_is_never_closed_and_its_resume_counts_as_acti
             assert connection.busy
         await loop.forever()
     assert 105.0 <= loop.now() - start <= 106.0
+
+
+@reaping()
+async def test_what_has_been_closed_cannot_be_used(loop: Loop, r: Any) -> None:
+    kept = []
+    with r.watch(None, idle=5) as connection:
+        kept.append(connection)
+        await loop.forever()
+    using = kept[0].in_use()
+    with pytest.raises(reaper.ConnectionReaped, match=r"in_use\(\) .* reaped: idle"):
+        using.__enter__()
+    with r.watch(None, idle=5) as connection:
+        pass
+    with connection.in_use():  # it has ended by itself, and its user may finish
+        pass
 
 
 @reaping(tick=100.0)

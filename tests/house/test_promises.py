@@ -23,7 +23,8 @@ PAGE = (ROOT / "docs" / "stability.md").read_text()
 
 NAMES = {
     "reaper": """
-        ClockWentBackwards ConfigError DelayedOperation DuplicateUid Expiry Explanation
+        ClockWentBackwards ConfigError ConnectionReaped DelayedOperation DuplicateUid
+        Expiry Explanation
         HookErrors IdleReaper IdleRing InvalidArgument InvariantViolated Lease Level
         Purgatory ReaperError Statistics Timer TimingWheel UnknownUid stopping
     """,

@@ -14,6 +14,7 @@ import trio.testing
 from trio.testing import MockClock
 
 import reaper.trio
+from reaper import ConnectionReaped
 from reaper.driver.sockets import reset_on_close
 from reaper.trio import ParkableStream, open_reaper
 from reaper.trio.tls import TlsSession
@@ -37,6 +38,21 @@ async def test_in_use_is_neither_reaped_nor_parked(autojump_clock: MockClock) ->
         assert await heard(theirs) == b"ab"
         assert await heard(theirs) == b""
         assert not lot.reaped
+
+
+async def test_what_was_reaped_cannot_be_used(autojump_clock: MockClock) -> None:
+    kept: list[ParkableStream] = []
+
+    async def working(stream: ParkableStream) -> None:
+        kept.append(stream)
+        stream.may_park = False
+        await stream.receive_some()
+        await stream.receive_some()
+
+    async with one(working, b"a", idle=5) as (_, theirs):
+        assert await heard(theirs) == b""
+        with pytest.raises(ConnectionReaped):
+            kept[0].in_use().__enter__()
 
 
 async def test_a_handler_that_answers_at_once_takes_one_step_and_one_read(
