@@ -70,9 +70,12 @@ TRIM_SHARE = 0.002
 """The share of time that is spent on telling it, at most."""
 
 LENT = 16_384
-"""Connections of a loop that are lent a buffer. Each may be a mapping of its own, and
-the system allows a process 65,530.
+"""Connections of the process that are lent a buffer, in all its loops. Each may be a
+mapping of its own, and the system allows a process 65,530.
 """
+
+_BORROWERS: set[weakref.ref[Any]] = set()
+"""Those that are. Loops of several threads share it: each step is one of the set's."""
 
 MARK = 0xFF
 
@@ -177,6 +180,7 @@ class Resting:
         # A weak reference equals another to the same, so each is in there once. With
         # it: whether the buffer it was lent has been given back.
         self._members: dict[weakref.ref[Any], bool] = {}
+        self._forget: Callable[[weakref.ref[Any]], None] = _forgetting(self._members)
         self._round: Iterator[weakref.ref[Any]] = iter(())
         self._next_round = float("-inf")
 
@@ -190,10 +194,10 @@ class Resting:
         protocol = getattr(transport, "_ssl_protocol", None)
         if not isinstance(protocol, asyncio.sslproto.SSLProtocol):
             return
-        reference = weakref.ref(protocol)
+        reference = weakref.ref(protocol, self._forget)
         if reference not in self._members:
-            if len(self._members) < LENT:
-                _lend(protocol)
+            if len(_BORROWERS) < LENT and _lend(protocol):
+                _BORROWERS.add(reference)
             _pack(protocol)
             self._members[reference] = False
 
@@ -213,9 +217,7 @@ class Resting:
                 self._round = iter(list(self._members))
                 continue
             protocol = reference()
-            if protocol is None:
-                self._members.pop(reference, None)
-            elif buffer := protocol._ssl_buffer:
+            if protocol is not None and (buffer := protocol._ssl_buffer):
                 first = buffer[0]
                 if self._members[reference] and not first:
                     continue  # nothing was read since; a mark would take a page
@@ -238,17 +240,32 @@ class Resting:
             self._allocator.give_back(now)
 
 
-def _lend(protocol: Any) -> None:
+def _forgetting(members: dict[weakref.ref[Any], bool]) -> Callable[[weakref.ref[Any]], None]:
+    """A function that forgets a connection which has been freed.
+
+    No look would do: it takes some at a time, and others can end faster.
+    """
+
+    def forget(reference: weakref.ref[Any]) -> None:
+        members.pop(reference, None)
+        _BORROWERS.discard(reference)
+
+    return forget
+
+
+def _lend(protocol: Any) -> bool:
     """Give *protocol* a buffer outside the heap instead of its own, if it has one of
-    the full size, and the system has the pages.
+    the full size, and the system has the pages. Returns whether it did.
 
     It then reads what it has decrypted into objects of a record, not of 256 KiB: it
     gets no more than a record at a time in any case.
     """
     buffer = protocol._ssl_buffer
-    if len(buffer) == protocol.max_size and (fresh := _map(len(buffer))):
-        protocol._ssl_buffer, protocol._ssl_buffer_view = fresh, memoryview(fresh)
-        protocol.max_size = min(SMALL, len(buffer))
+    if len(buffer) != protocol.max_size or not (fresh := _map(len(buffer))):
+        return False
+    protocol._ssl_buffer, protocol._ssl_buffer_view = fresh, memoryview(fresh)
+    protocol.max_size = min(SMALL, len(buffer))
+    return True
 
 
 def _pack(protocol: Any) -> None:

@@ -436,3 +436,43 @@ async def test_where_a_name_is_missing_or_the_setting_is_off_nothing_is_done(
         changed.setattr(asyncio.sslproto.SSLProtocol, "get_buffer", lambda self, n: bytearray())
         assert AsyncioReaper().resting is None
     assert not at_rest.fits(SimpleNamespace())
+
+
+class Fresh(Held):
+    """The same of a connection whose buffer nobody has filled yet."""
+
+    max_size = SMALL
+
+
+def made_for(resting: Resting, count: int) -> list[Any]:
+    """What is held for new connections that *resting* looks at."""
+    made = [Fresh() for _ in range(count)]
+    for protocol in made:
+        resting.add(SimpleNamespace(_ssl_protocol=protocol))
+    return made
+
+
+def test_a_connection_that_is_freed_leaves_nothing_behind_however_many_end() -> None:
+    resting, before = Resting(), len(at_rest._BORROWERS)
+    for wake in range(3):
+        made = made_for(resting, at_rest.LOOKS_PER_WAKE + 100)
+        assert len(resting) == len(made)
+        del made
+        gc.collect()
+        resting.look(float(wake))
+        assert len(resting) == 0
+        assert len(at_rest._BORROWERS) == before
+
+
+def test_the_loops_of_a_process_lend_no_more_buffers_than_it_may(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gc.collect()
+    monkeypatch.setattr(at_rest, "LENT", len(at_rest._BORROWERS) + 5)
+    made = [each for resting in (Resting(), Resting()) for each in made_for(resting, 4)]
+    lent = [isinstance(protocol._ssl_buffer, mmap.mmap) for protocol in made]
+    assert lent == [True] * 5 + [False] * 3
+    del made[0]
+    gc.collect()
+    (another,) = made_for(Resting(), 1)
+    assert isinstance(another._ssl_buffer, mmap.mmap)
