@@ -44,6 +44,7 @@ NAVIGATION = {
         "docs/howto/client-left",
         "docs/howto/drain",
         "docs/howto/waiting-for-connections",
+        "docs/howto/scale-to-zero",
         "docs/howto/hangs-on-reload",
         "docs/howto/proxies",
         "docs/howto/too-many-files",

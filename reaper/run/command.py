@@ -20,10 +20,11 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ..config.durations import parse_duration
 from ..config.flags import Parser, add_settings, settings
 from ..config.lint import lint
 from ..config.settings import OPTIONS, ReaperConfig, vain_variables
@@ -55,7 +56,7 @@ def add_commands(commands: Any) -> None:
         "Its signals, output and exit status are its own. Exit status of reaper itself: 2 bad "
         "arguments, 126 COMMAND cannot be run, 127 there is none.",
         usage="reaper run [--config FILE] [--LIMIT VALUE ...] [--inside] [--strict] [--explain [--names]] "
-        "-- COMMAND...",
+        "[--exit-when-idle DURATION] -- COMMAND...",
     )
     run.add_argument(
         "--config",
@@ -79,11 +80,28 @@ def add_commands(commands: Any) -> None:
     run.add_argument(
         "--hook", action="store_true", help="print the folder to put on PYTHONPATH, and exit"
     )
+    run.add_argument(
+        "--exit-when-idle",
+        type=_idle,
+        metavar="DURATION",
+        help="send COMMAND SIGTERM once nobody has been connected for so long, and exit with 0",
+    )
     run.add_argument("command", nargs="*", metavar="COMMAND", help="what to run, after --")
     add_settings(run, SECTIONS)
     run.set_defaults(run=_run)
     if isinstance(run, Parser):
         run.runs_a_command = True
+
+
+def _idle(text: str) -> float:
+    """The seconds of `--exit-when-idle`."""
+    try:
+        seconds = parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if seconds <= 0:
+        raise argparse.ArgumentTypeError(f"must be a duration > 0, such as 30m, got {text!r}")
+    return seconds
 
 
 def _run(parsed: argparse.Namespace) -> int:
@@ -125,13 +143,24 @@ def _run(parsed: argparse.Namespace) -> int:
     given = {OPTIONS[path].environment: value for path, value in settings(parsed).items()}
     how = report.how(strict=parsed.strict, inside=parsed.inside)
     environment = environment_of(os.environ, path, given, how=how)
-    if parsed.strict or not parsed.inside:
-        watch_over(os.getpid(), config, environment, attaches=not parsed.inside)
+
+    def start(environment: MutableMapping[str, str]) -> int:
+        """Become COMMAND; return the status if that cannot be."""
+        if parsed.strict or not parsed.inside:
+            watch_over(os.getpid(), config, environment, attaches=not parsed.inside)
+        try:
+            become(program, parsed.command, environment)
+        except OSError as error:
+            return _refuse(f"{program}: {error.strerror}", NOT_EXECUTABLE)
+
     sys.stdout.flush()
-    try:
-        become(program, parsed.command, environment)
-    except OSError as error:
-        return _refuse(f"{program}: {error.strerror}", NOT_EXECUTABLE)
+    if parsed.exit_when_idle is None:
+        return start(environment)
+    if not sys.platform.startswith("linux") or importlib.util.find_spec("psutil") is None:
+        return _refuse("--exit-when-idle needs Linux and pip install 'idle-reaper[attach]'")
+    from .until_idle import run_until_idle
+
+    return run_until_idle(parsed.exit_when_idle, config.reaper.tick, start, environment)
 
 
 def become(program: str, command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:

@@ -1,0 +1,180 @@
+"""`reaper run --exit-when-idle`: a server ends when nobody has been connected, and not
+while anybody is.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from scripts.serving import free_port
+from tests.helpers.reaper_run import PATIENCE, REAPER, run
+from tests.helpers.server_process import wait_until
+
+pytestmark = pytest.mark.slow
+
+IDLE, TICK = 1.0, 0.2
+
+SERVER = """
+import os, socketserver, socket, sys, time
+class Echo(socketserver.BaseRequestHandler):
+    def handle(self):
+        while data := self.request.recv(4096):
+            self.request.sendall(data)
+class Server(socketserver.ThreadingTCPServer):
+    allow_reuse_address = daemon_threads = True
+place = ("127.0.0.1", int(sys.argv[1]))
+activated = os.environ.get("LISTEN_PID") == str(os.getpid())
+server = Server(place, Echo, bind_and_activate=not activated)
+if activated:
+    server.socket.close()
+    server.socket = socket.socket(fileno=3)
+if len(sys.argv) > 2:
+    udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    udp.bind(("127.0.0.1", 0))
+server.serve_forever()
+"""
+
+
+class Life:
+    """One run of the server below `reaper run --exit-when-idle`."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        program = folder / "server.py"
+        program.write_text(SERVER)
+        self.port = int(words[0])
+        command = [*REAPER, "run", "--inside", "--exit-when-idle", "1s", "--tick", "200ms", "--"]
+        command += [sys.executable, str(program), *words]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
+
+    def listens(self) -> bool:
+        try:
+            self.connect().close()
+        except OSError:
+            return False
+        return True
+
+    def ends(self) -> tuple[int, str]:
+        """Its status and what it said, once it has ended."""
+        said = self.process.communicate(timeout=PATIENCE)[1]
+        return self.process.returncode, said
+
+
+@pytest.fixture
+def lives() -> Iterator[list[Life]]:
+    started: list[Life] = []
+    yield started
+    for life in started:
+        if life.process.poll() is None:
+            life.process.kill()
+        life.process.communicate()
+
+
+def test_it_ends_with_0_once_nobody_has_been_connected(tmp_path: Path, lives: list[Life]) -> None:
+    lives.append(life := Life(tmp_path, str(free_port())))
+    wait_until(life.listens)
+    chance = random.Random(5)
+    for _ in range(4):
+        time.sleep(chance.uniform(0, 0.6))
+        with closing(life.connect()) as client:
+            client.sendall(b"x")
+            assert client.recv(1) == b"x"
+            time.sleep(chance.choice([0, 0.3, 1.5 * IDLE]))
+            assert life.process.poll() is None
+    closed = time.monotonic()
+    status, said = life.ends()
+    assert status == 0
+    assert time.monotonic() - closed >= IDLE
+    assert "nobody has been connected for 1s: SIGTERM" in said
+
+
+def test_who_waits_to_be_accepted_keeps_it(tmp_path: Path, lives: list[Life]) -> None:
+    lives.append(life := Life(tmp_path, str(free_port())))
+    wait_until(life.listens)
+    server = next(iter(_children(life.process.pid)))
+    os.kill(server, signal.SIGSTOP)
+    with closing(life.connect()) as client:
+        client.sendall(b"x")
+        time.sleep(2 * IDLE)
+        os.kill(server, signal.SIGCONT)
+        assert client.recv(1) == b"x"
+    assert life.ends()[0] == 0
+
+
+def test_what_cannot_be_seen_keeps_it_and_is_named(tmp_path: Path, lives: list[Life]) -> None:
+    lives.append(life := Life(tmp_path, str(free_port()), "udp"))
+    wait_until(life.listens)
+    time.sleep(2 * IDLE)
+    assert life.process.poll() is None
+    life.process.terminate()
+    status, said = life.ends()
+    assert status == -signal.SIGTERM  # as the server's own
+    assert "keeps it running: UDP port" in said
+
+
+def test_between_two_lives_nobody_is_lost(tmp_path: Path, lives: list[Life]) -> None:
+    """systemd holds the socket: whoever comes in between is served by the next life."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        for _ in range(2):
+            client = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+            client.sendall(b"x")
+            activated = _activated(tmp_path, port, listening.fileno())
+            lives.append(activated)
+            assert client.recv(1) == b"x"
+            client.close()
+            assert activated.ends()[0] == 0
+
+
+def test_its_status_and_signals_are_the_commands_own() -> None:
+    done = run("--exit-when-idle", "1h", "--", "sh", "-c", "exit 7")
+    assert done.returncode == 7
+    looping = "trap 'exit 9' USR1; echo ready; while :; do sleep 0.05; done"
+    command = [*REAPER, "run", "--inside", "--exit-when-idle", "1h", "--", "sh", "-c", looping]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "ready\n"
+        running.send_signal(signal.SIGUSR1)
+        assert running.wait(PATIENCE) == 9
+
+
+@pytest.mark.parametrize("value", ["0s", "soon", "-1m"])
+def test_a_wrong_duration_is_one_line(value: str) -> None:
+    done = run(f"--exit-when-idle={value}", "--", "true")
+    assert done.returncode == 2
+    assert "--exit-when-idle" in done.stderr
+
+
+def _children(pid: int) -> list[int]:
+    return [int(n) for n in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _activated(folder: Path, port: int, descriptor: int) -> Life:
+    """A life that is started as systemd starts it: the socket is its descriptor 3."""
+    script = f'exec 3<&{descriptor}; export LISTEN_FDS=1 LISTEN_PID=$$; exec "$@"'
+    life = Life.__new__(Life)
+    program = folder / "server.py"
+    program.write_text(SERVER)
+    words = [*REAPER, "run", "--inside", "--exit-when-idle", "1s", "--tick", "200ms", "--"]
+    words += [sys.executable, str(program), str(port)]
+    life.port = port
+    life.process = subprocess.Popen(
+        ["bash", "-c", script, "bash", *words],
+        stderr=subprocess.PIPE,
+        text=True,
+        pass_fds=[descriptor],
+    )
+    return life
