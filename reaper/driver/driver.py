@@ -28,6 +28,7 @@ from typing import Any, NamedTuple, Unpack
 from ..config.settings import ReaperConfig
 from ..core.lease import Epoch, Hook, Lease
 from ..core.reaper import IdleReaper
+from ..core.slices import slices, walk
 from ..core.ticks import check_timeout, ms_to_seconds, seconds_to_ms_deadline
 from ..metrics import LoopStatistics
 from ..policy.reasons import DRAIN, DRAIN_DEADLINE, IDLE
@@ -376,13 +377,17 @@ class Driver:
 
     def _forget_came(self) -> None:
         """Forget the limits that have ended or were moved since they were spared."""
-        self._came = {
-            lease: came
-            for lease, came in self._came.items()
-            if lease.alive and came.since == (lease._epoch, lease.timeout)
-        }
-        if self._came:
-            self._forget_in_an_epoch()
+
+        def look(lease: Lease) -> None:
+            came = self._came.get(lease)
+            if came and not (lease.alive and came.since == (lease._epoch, lease.timeout)):
+                del self._came[lease]
+
+        def then() -> None:
+            if self._came:
+                self._forget_in_an_epoch()
+
+        walk(self.soon, self._came, look, then)
 
     def _send_probes(self) -> None:
         """Probe the connections that the final check found quiet.
@@ -420,6 +425,10 @@ class Driver:
         raises is logged.
         """
         heappush(self._calls, (self._looked_at, self.next_number(), Call(call)))
+
+    def soon(self, call: Callable[[], object]) -> Call:
+        """As `after`, once the loop has run."""
+        return self.after(0.0, call)
 
     def _make_calls(self, now: float) -> None:
         """Call the functions that are due at *now*, a slice at the most."""
@@ -545,13 +554,8 @@ class Driver:
 
         Let the loop run, or a part of the drain's window pass, after each slice.
         """
-        connections = list(self.connections.values())
-        for start in range(0, len(connections), REAPS_PER_SLICE):
-            batch = [
-                one
-                for one in connections[start : start + REAPS_PER_SLICE]
-                if one.uid in self.connections
-            ]
+        for some in slices(self.connections.values(), REAPS_PER_SLICE):
+            batch = [one for one in some if one.uid in self.connections]
             spoken = unread_of(batch)
             for connection in batch:
                 if connection.uid in self.connections:
@@ -570,20 +574,17 @@ class Driver:
         if self._draining and not connection.reaped and not connection.busy:
             connection.reap(DRAIN)
 
-    def _cut_the_rest(self, rest: Iterator[Watched] | None = None) -> None:
-        """The drain's deadline has come: end also what is in use, a slice of *rest* at
-        a time.
-        """
-        left = iter(list(self.connections.values())) if rest is None else rest
-        some = list(itertools.islice(left, REAPS_PER_SLICE))
-        if some:
-            self.after(0.0, lambda: self._cut_the_rest(left))
-        for connection in some:
+    def _cut_the_rest(self) -> None:
+        """The drain's deadline has come: end also what is in use."""
+
+        def cut(connection: Watched) -> None:
             if connection.uid in self.connections:
                 try:
                     connection.reap(DRAIN_DEADLINE if connection.busy else DRAIN)
                 except Exception:
                     log.exception("the end of connection %r raised", connection.uid)
+
+        walk(self.soon, self.connections.values(), cut, size=REAPS_PER_SLICE)
 
     # ---- looking in ------------------------------------------------------------------
     def statistics(self, parked: int = 0) -> LoopStatistics:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Unpack
 from ..config.settings import DEFAULT, ReaperConfig
 from ..core.lease import Hook, Lease
 from ..core.reaper import IdleReaper
+from ..core.slices import walk
 from ..core.ticks import check_timeout
 from ..errors import InvalidArgument, shown
 from ..metrics import Family, LoopStatistics
@@ -230,16 +231,22 @@ async def send_probe(connection: Any) -> None:
         log.warning("the probe of connection %d raised", connection.uid, exc_info=True)
 
 
-def log_drain(connections: Iterable[Watched], awake: int = 0) -> None:
-    """Log what a drain waits for that has just closed the idle connections.
+def log_drain(driver: Driver, awake: int = 0) -> None:
+    """Log what a drain waits for that has just closed the idle connections, soon.
 
-    It waits for *connections* and for *awake* handlers of parked ones. Some connections
-    do not say whose turn it is. They keep a drain waiting until its deadline: that is a
-    warning.
+    It waits for the connections of *driver* and for *awake* handlers of parked ones.
+    Some connections do not say whose turn it is. They keep a drain waiting until its
+    deadline: that is a warning.
     """
-    known = [
-        connection.receiving is not None or connection.lease.suspended for connection in connections
-    ]
+    known: list[bool] = []
+
+    def look(connection: Watched) -> None:
+        known.append(connection.receiving is not None or connection.lease.suspended)
+
+    walk(driver.soon, driver.connections.values(), look, lambda: _say_drain(known, awake))
+
+
+def _say_drain(known: list[bool], awake: int) -> None:
     unknown, in_use = known.count(False), known.count(True) + awake
     if in_use:
         log.info("drain: waiting for %d connections in use", in_use, extra={"in_use": in_use})

@@ -43,6 +43,7 @@ from http import HTTPStatus
 from typing import Any, ClassVar, cast
 
 from ..core.lease import Expiry, Explanation, Lease
+from ..core.slices import walk
 from ..core.ticks import seconds_to_tick
 from ..policy import ANSWERS, INSTANT, NOT_TAKEN, Phase
 from ..policy.min_rate import Allowance
@@ -762,9 +763,16 @@ def watch(terms: Terms, kind: Callable[[Terms, int, Wire], Served], wire: Wire) 
     return made
 
 
-def served_by(reaper: Reaper) -> list[Served]:
-    """The connections of servers of others that *reaper* watches."""
-    return [one for one in reaper.driver.connections.values() if isinstance(one, Served)]
+def each_served(reaper: Reaper, act: Callable[[Served], object]) -> None:
+    """Call *act* with each connection of a server of others that *reaper* watches, a
+    slice of them in each pass of the loop.
+    """
+
+    def look(one: Watched) -> None:
+        if isinstance(one, Served):
+            act(one)
+
+    walk(reaper.driver.soon, reaper.driver.connections.values(), look)
 
 
 def _weak(thing: Any, gone: Callable[[Any], object] | None = None) -> Callable[[], Any]:

@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable
 from typing import Protocol
 
+from ..core.slices import walk
+
 
 class Allowance:
     """How long the server may still wait for one peer, in one direction of one request.
@@ -88,6 +90,7 @@ class Sweep:
         self._period = period
         self._members: dict[Charged, None] = {}
         self._scheduled = False
+        self._now = 0.0  # of the look that goes on
 
     def __len__(self) -> int:
         return len(self._members)
@@ -104,12 +107,23 @@ class Sweep:
         self._members.pop(member, None)
 
     def _look(self, now: float) -> None:
-        self._scheduled = False
-        for member in list(self._members):
-            if member in self._members:  # the charge of another may have ended it
-                member.charge(now)
-        if self._members and not self._scheduled:
-            self._scheduled = True
+        self._now = now
+        walk(self._soon, self._members, self._charge, self._again)
+
+    def _charge(self, member: Charged) -> None:
+        if member in self._members:  # the charge of another may have ended it
+            member.charge(self._now)
+
+    def _soon(self, step: Callable[[], None]) -> None:
+        def go_on(now: float) -> None:
+            self._now = now
+            step()
+
+        self._schedule(0.0, go_on)
+
+    def _again(self) -> None:
+        self._scheduled = bool(self._members)
+        if self._scheduled:
             self._schedule(self._period, self._look)
 
 

@@ -42,6 +42,7 @@ from typing import Any, ClassVar
 
 from ..config.settings import ReaperConfig
 from ..core.lease import Expiry, Lease
+from ..core.slices import walk
 from ..driver.driver import Driver
 from ..errors import printable
 from ..policy import lifespan
@@ -193,8 +194,22 @@ class Streams:
     def _let_end(self, streams: list[Exchange], seconds: float) -> None:
         """Tell *streams* to end within *seconds*."""
         streams = [each for each in streams if each in self._open and not each.is_told()]
-        for each in streams:
-            each.comes()
+
+        def comes(each: Exchange) -> None:
+            if each in self._open:
+                each.comes()
+
+        self._walk(streams, comes, partial(self._have_come, streams, seconds))
+
+    def _walk(
+        self,
+        exchanges: list[Exchange],
+        act: Callable[[Exchange], object],
+        then: Callable[[], object] = lambda: None,
+    ) -> None:
+        walk(partial(self._later, 0.0), exchanges, act, then)
+
+    def _have_come(self, streams: list[Exchange], seconds: float) -> None:
         alone = ALONE * seconds if program_asks() else 0.0
         if alone:
             self._later(alone, self._tell, streams, seconds - alone)
@@ -202,20 +217,23 @@ class Streams:
             self._tell(streams, seconds)
 
     def _tell(self, exchanges: list[Exchange], seconds: float) -> None:
-        for exchange in exchanges:
+        def tell(exchange: Exchange) -> None:
             if exchange in self._open:
                 exchange.tell()
+
         # Never in this pass of the loop: who is told and returns at once closes by
         # itself, and two who close would get in each other's way.
-        self._later(seconds, self._end, exchanges)
+        self._walk(exchanges, tell, lambda: self._later(seconds, self._end, exchanges))
 
     def _later(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:
         asyncio.get_running_loop().call_later(seconds, call, *arguments)
 
     def _end(self, exchanges: list[Exchange]) -> None:
-        for exchange in exchanges:
+        def end(exchange: Exchange) -> None:
             if exchange in self._open:
                 self.run(exchange.end())
+
+        self._walk(exchanges, end)
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         """Run *work* as a task."""

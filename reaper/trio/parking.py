@@ -47,12 +47,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from enum import Enum
 from functools import partial
-from itertools import islice
 from typing import Any, ClassVar, NoReturn
 
 import trio
 
 from ..core.lease import Expiry
+from ..core.slices import AT_ONCE, slices, walk
 from ..core.ticks import check_timeout
 from ..driver.driver import REAPS_PER_SLICE, Driver, unread_of
 from ..driver.reaper import Reaper
@@ -237,8 +237,11 @@ class ParkingLot:
                             self.hung_up(parked, events & _BROKEN != 0)
         finally:
             self.tasks.nursery = None
-            for parked in self:
-                self._leave(parked)
+            for some in slices(self):
+                for parked in some:
+                    self._leave(parked)
+                if len(some) == AT_ONCE:
+                    await trio.lowlevel.cancel_shielded_checkpoint()
             if self._epoll is not None:
                 self._epoll.close()
         raise AssertionError("unreachable")
@@ -336,11 +339,13 @@ class ParkingLot:
             InvalidArgument: *idle* is NaN, negative or infinite.
         Cost: O(open connections).
         """
-        timeout, now = check_idle(idle), self.driver.now()
+        timeout = check_idle(idle)
         self._idle = idle
-        for parked in self:
-            parked.lease.retime(timeout, now)
-        self.driver.poke()
+
+        def put(parked: Parked) -> None:
+            parked.lease.retime(timeout, self.driver.now())
+
+        walk(self.driver.soon, self, put, self.driver.poke)
 
     # ---- for subclasses --------------------------------------------------------------
 
@@ -497,20 +502,21 @@ class ParkingLot:
             self.lingering.end()
             await self._end_silent(0.0)
             await self._all_gone()
-        for parked in self:
-            self.reap(parked, DRAIN_DEADLINE)
+        for some in slices(self, REAPS_PER_SLICE):
+            for parked in some:
+                self.reap(parked, DRAIN_DEADLINE)
+            await trio.sleep(0)
         await self._all_gone()
 
     async def _end_silent(self, window: float) -> None:
-        everything = iter(list(self))
-        slices = -(-self._open // REAPS_PER_SLICE)
-        while batch := list(islice(everything, REAPS_PER_SLICE)):
+        count = -(-self._open // REAPS_PER_SLICE)
+        for batch in slices(self, REAPS_PER_SLICE):
             silent = [one for one in batch if one.state is PARKED and not self.waits_for_more(one)]
             spoken = unread_of(silent)
             for parked in silent:
                 if parked.fd not in spoken:
                     self.reap(parked, DRAIN)
-            await trio.sleep(window / slices)
+            await trio.sleep(window / count)
 
     async def _all_gone(self) -> None:
         while self._open:

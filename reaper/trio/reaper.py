@@ -233,9 +233,7 @@ class TrioReaper(Reaper):
             await super()._drained(timeout, window)
 
     def _drains_on(self) -> None:
-        log_drain(
-            self.driver.connections.values(), sum(len(lot) - lot.parked for lot in self._lots)
-        )
+        log_drain(self.driver, sum(len(lot) - lot.parked for lot in self._lots))
 
     async def _until_empty(self) -> None:
         while self.driver.connections:

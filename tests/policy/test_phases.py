@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from reaper import IdleReaper
 from reaper.config import OPTIONS, ReaperConfig
 from reaper.core.lease import Expiry, Lease
+from reaper.core.slices import AT_ONCE
 from reaper.errors import InvalidArgument
 from reaper.policy import RULES, IdlePolicy, Phase, lifespan
 from reaper.policy.events import Idle, IdleEvent, IdleEvents
@@ -605,3 +606,24 @@ def test_a_look_of_the_sweep_bears_members_that_leave_and_join_meanwhile() -> No
     sweep.add(ended)
     assert charged == [first, first, joins]
     assert (len(looks), len(sweep)) == (1, 3)
+
+
+def test_a_look_of_the_sweep_at_a_crowd_is_cut_into_slices() -> None:
+    charged: list[float] = []
+
+    class Member:
+        def charge(self, now: float) -> None:
+            charged.append(now)
+
+    looks: list[tuple[float, Callable[[float], None]]] = []
+    sweep = Sweep(lambda seconds, look: looks.append((seconds, look)), 1.0)
+    crowd = [Member() for _ in range(2 * AT_ONCE + 1)]
+    for member in crowd:
+        sweep.add(member)
+    for now, seconds in (1.0, 1.0), (1.1, 0.0), (1.2, 0.0):
+        ((asked, look),) = looks
+        assert asked == seconds
+        looks.clear()
+        look(now)
+    assert charged == [1.0] * AT_ONCE + [1.1] * AT_ONCE + [1.2]
+    assert [seconds for seconds, _ in looks] == [1.0]

@@ -21,6 +21,7 @@ from ...asyncio import transports
 from ...asyncio.reaper import AsyncioReaper, reaper_of
 from ...config.settings import ReaperConfig
 from ...core.lease import Expiry, Lease
+from ...core.slices import walk
 from ...driver.driver import Driver
 from ...policy import lifespan
 from ...policy.boundaries import NEW, kind_of
@@ -215,17 +216,19 @@ class AppStreams:
         later = asyncio.get_running_loop().call_later
         for turn, streams in in_turns(list(self._streams.values()), self._window).items():
             later(turn / PER_SECOND, self._let_end, streams, self._seconds)
-        for websocket in list(self._sockets):
-            self.run(self._close(websocket))
+        soon = asyncio.get_running_loop().call_soon
+        walk(soon, self._sockets, lambda websocket: self.run(self._close(websocket)))
 
     def _let_end(self, streams: list[Stream], seconds: float) -> None:
-        for stream in streams:
+        def let(stream: Stream) -> None:
             if stream.is_open() and not (stream.turn is not None and stream.turn.has_come):
                 if self._pings is not None:
                     self._pings.retry(stream.quiet)
                 if stream.turn is not None:
                     stream.turn.come()
                 self.run(self._end(stream, seconds))
+
+        walk(asyncio.get_running_loop().call_soon, streams, let)
 
     async def _end(self, stream: Stream, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -22,7 +22,7 @@ from ...asyncio.serve import loop_factory
 from ...asyncio.transports import buffered, descriptor_of, is_tls, queued
 from ...config.durations import NEVER
 from ...config.settings import ReaperConfig
-from ...driver.served import served_by
+from ...driver.served import each_served
 from ...driver.sockets import readable
 from ...policy import Phase
 from ..abandoned import Requests, link_of, streams_of
@@ -355,8 +355,7 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
         reaper = self._reaper()
         timeouts = reaper.config.timeouts
         self.cfg.set("keepalive", 0)  # what is answered from now on says that it is the last
-        for served in served_by(reaper):
-            served.tell_last()
+        each_served(reaper, lambda served: served.tell_last())
         begin_stopping()
         if self.streams is not None and not timeouts.drain_delay:
             self.streams.stop(timeouts.drain_streams)

@@ -22,6 +22,7 @@ from typing import Any
 
 from ...asyncio import transports
 from ...config.settings import ReaperConfig
+from ...core.slices import walk
 from ...driver.driver import Driver
 from ...stops import Turn
 from ..goodbye import take_turn
@@ -206,6 +207,7 @@ class Answers(Streams):
         # Whether any stream was pinged or told: to ask whether this one was costs 800
         # instructions.
         self._attends = False
+        self._stops = False  # whether the server was told to stop
         # Whether a request needs more than a look at the headers of its response, as
         # each does once the server stops. One flag: an ordinary request asks often.
         self._special: bool = self.watches or self.turns
@@ -321,20 +323,27 @@ class Answers(Streams):
 
     def stop(self, seconds: float) -> None:
         """As `Streams.stop`. Cost: a look at each request that is under way."""
-        if seconds and self.seconds is None:
-            kinds = cycles()
-            for task in list(self._tasks):
-                # What a loop of another kind makes of a coroutine may not show it.
-                coroutine: Any = getattr(task, "get_coro", _unknown)()
-                cycle: Any = inspect.getcoroutinelocals(coroutine).get("self")
-                if isinstance(cycle, kinds) and not cycle.response_complete:
-                    if cycle in self._told:
-                        continue
-                    self._running[cycle] = task
-                    if hasattr(cycle, KEPT):
-                        self._if_stream(cycle)
-        super().stop(seconds)
-        self._special = self._special or self.seconds is not None
+        if not seconds or self.seconds is not None or self._stops:
+            return
+        self._stops = True
+        kinds = cycles()
+
+        def look(task: Any) -> None:
+            # What a loop of another kind makes of a coroutine may not show it.
+            coroutine: Any = getattr(task, "get_coro", _unknown)()
+            cycle: Any = inspect.getcoroutinelocals(coroutine).get("self")
+            if isinstance(cycle, kinds) and not cycle.response_complete and cycle not in self._told:
+                self._running[cycle] = task
+                if hasattr(cycle, KEPT):
+                    self._if_stream(cycle)
+
+        stop = super().stop
+
+        def then() -> None:
+            stop(seconds)
+            self._special = self._special or self.seconds is not None
+
+        walk(asyncio.get_running_loop().call_soon, self._tasks, look, then)
 
     def _if_stream(self, cycle: Any) -> Told | None:
         """Return a `Told` for *cycle* if its response is a stream; otherwise None."""

@@ -11,6 +11,7 @@ in flight is found at the final check.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar
 
 from ...asyncio import closing, transports
@@ -314,8 +315,10 @@ class Guarded(Reapable):
         seconds = self.shared.goes_in()
         if seconds and not self.busy:
             self.shared.reaper.loop.call_later(seconds, _tell, self.transport)
-        else:
+        elif self.busy:
             self.told()
+        else:
+            self.shared.tell(partial(_tell, self.transport))
 
     def told(self) -> None:
         """The server stops, and this connection is to end."""

@@ -23,6 +23,7 @@ from ...asyncio.at_rest import Allocator, trimmer
 from ...asyncio.reaper import AsyncioReaper
 from ...asyncio.serve import loop_factory
 from ...config.settings import ReaperConfig
+from ...core.slices import walk
 from ...driver.driver import Driver
 from ...driver.watched import check_idle
 from ...journal import Journal
@@ -176,6 +177,7 @@ class Shared:
         self._uvicorn = uvicorn
         self._origin: Origin | None = None
         self._idlers: list[MayRest] = []
+        self._to_tell: list[Callable[[], None]] = []
         self._tells = False  # whether the allocator is about to be told
         self.allocator: Allocator = Allocator(
             trimmer() if config.reaper.release_buffers else None, BURST
@@ -247,6 +249,18 @@ class Shared:
             known = self._origin = Origin(*given)
         return known
 
+    def tell(self, told: Callable[[], None]) -> None:
+        """Call *told*, which tells an idle connection that the server stops, soon:
+        uvicorn asks for that of all in one pass of the loop.
+        """
+        if not self._to_tell:
+            self.reaper.loop.call_soon(self._tell_all)
+        self._to_tell.append(told)
+
+    def _tell_all(self) -> None:
+        told, self._to_tell = self._to_tell, []
+        walk(self.reaper.loop.call_soon, told, lambda each: each())
+
     def note_idle(self, connection: MayRest) -> None:
         """Ask *connection* in `rest_after` seconds whether it rests."""
         if not self._idlers:
@@ -255,9 +269,13 @@ class Shared:
 
     def _rest_idlers(self) -> None:
         idlers, self._idlers = self._idlers, []
-        for connection in idlers:
-            if not connection.rests():
-                self.note_idle(connection)
+        walk(self.reaper.loop.call_soon, idlers, self._rest, self._have_rested)
+
+    def _rest(self, connection: MayRest) -> None:
+        if not connection.rests():
+            self.note_idle(connection)
+
+    def _have_rested(self) -> None:
         wait = None if self._idlers else self.allocator.wait(self.driver.now())
         if wait is not None and not self._tells:
             self._tells = True  # when those of the same burst have come to rest, too
