@@ -56,9 +56,10 @@ class Http2:
             import h2.config
             import h2.connection
             import h2.events
+            import h2.exceptions
         except ImportError:
             raise BadArgument("--http2 needs h2: pip install 'idle-reaper[http2]'") from None
-        self._events = h2.events
+        self._events, self._errors = h2.events, h2.exceptions
         self.target, self.speech = target, speech
         self.connection: H2Connection = h2.connection.H2Connection(
             h2.config.H2Configuration(client_side=True)
@@ -149,14 +150,25 @@ class Http2:
             pass
         except OSError:
             ended.how = "reset"
+        except self._errors.ProtocolError as error:
+            ended.failure = _named(error)  # the server's
         finally:
             acting.cancel()
-            with suppress(asyncio.CancelledError, OSError):
-                await acting
+            (came_to,) = await asyncio.gather(acting, return_exceptions=True)
+            self._acted(came_to)
             ended.at = ended.at or monotonic()
             if self._writer is not None:
                 self._writer.transport.abort()
         return ended
+
+    def _acted(self, came_to: BaseException | None) -> None:
+        """What the client did has *came_to* that. h2 refuses to go on with a stream
+        that the server has ended, which is no failure.
+        """
+        if came_to is None or isinstance(came_to, asyncio.CancelledError | OSError):
+            return
+        if not isinstance(came_to, self._errors.StreamClosedError):
+            self.ended.failure = self.ended.failure or _named(came_to)
 
     async def _connect(self) -> asyncio.StreamReader:
         tls = self.speech.tls
@@ -212,6 +224,11 @@ class Http2:
             ended.how = "closed"
             return True
         return False
+
+
+def _named(error: BaseException) -> str:
+    """What a failure is called in a table."""
+    return f"{type(error).__name__}: {error}"
 
 
 async def _mute(client: Http2) -> None:

@@ -21,7 +21,7 @@ from . import http2
 from .clients import Client, Ended, Speech, behaviour
 from .drive.watchdog import recognise, recognise_refusal
 from .plan.behaviours import KINDS, draw
-from .units import Target, seconds
+from .units import BadArgument, Target, seconds
 
 TRIALS = 12
 STAGGER = 2.5
@@ -229,6 +229,14 @@ async def _ask(
     one_by_one: bool,
 ) -> list[list[Ended]]:
     async def trial(question: Question, asked: int, number: int) -> Ended:
+        try:
+            return await played(question, asked, number)
+        except BadArgument:
+            raise
+        except Exception as error:  # which would take the answers of all others along
+            return Ended(question.kind, failure=f"{type(error).__name__}: {error}")
+
+    async def played(question: Question, asked: int, number: int) -> Ended:
         await asyncio.sleep(min(STAGGER, wait / 2) * (number + draw(number, asked)) / trials)
         if speech.protocol == "http2":
             return await http2.play(question.kind, target, speech, wait)
