@@ -432,6 +432,29 @@ async def test_what_came_while_the_handler_did_something_else_is_read_at_once(
             assert client.recv(100) == b"onetwoend"
 
 
+@pytest.mark.parametrize("shielded", [True, False])
+async def test_what_a_handler_awaits_at_a_close_has_to_be_shielded(
+    shielded: bool, autojump_clock: MockClock
+) -> None:
+    saved: list[str] = []
+
+    async def save(stream: ParkableStream) -> None:
+        try:
+            async for _ in stream:
+                pass
+        finally:
+            with trio.move_on_after(1, shield=shielded):
+                await trio.sleep(0.5)
+                saved.append("state")
+
+    async with serving(save) as listeners:
+        with dial(listeners) as client:
+            client.send(b"hello")
+            await trio.sleep(IDLE + 2 * TICK + 1)
+            assert closed(client)
+    assert saved == ["state"] * shielded
+
+
 @pytest.mark.slow
 async def test_no_live_connection_is_reaped_after_the_loop_stalled() -> None:
     """Data lies in the kernel while the loop is blocked past every timeout: 0 of 200
