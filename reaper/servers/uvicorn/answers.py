@@ -48,6 +48,7 @@ response begins.
 """
 
 CONNECTION = len(b"connection")
+"""Bytes of the names of the two headers that `_says` knows."""
 
 PLAIN = re.compile(
     rb"(?!(connection|content-length|transfer-encoding)$)[\w!#$%&'*+.^`|~-]+", re.IGNORECASE
@@ -58,8 +59,12 @@ SAID = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
 """What a header may say."""
 
 
-def _closes(name: bytes, value: bytes) -> bool:
-    """Whether this header says that the connection is closed."""
+def _says(name: bytes, value: bytes) -> bool:
+    """Whether this header says that the connection is closed, or for how long it is
+    kept: then no other header is to say so.
+    """
+    if name.lower() == b"keep-alive":
+        return True
     said = value.lower() if name.lower() == b"connection" else b""
     return b"close" in [token.strip() for token in said.split(b",")]
 
@@ -118,7 +123,7 @@ class Promises:
         uvicorn puts `cycle.default_headers` before those of the application.
         """
         headers, message = headers_of(message)
-        if cycle.keep_alive and not any(_closes(name, value) for name, value in headers):
+        if cycle.keep_alive and not any(_says(name, value) for name, value in headers):
             cycle.default_headers = self.add(cycle)
         return message
 
@@ -235,7 +240,7 @@ class Answers(Streams):
             cycle._reaper_headers = headers
             if cycle.keep_alive:  # `Promises.look`, written out: each response pays for it
                 for name, value in headers:
-                    if len(name) == CONNECTION and _closes(name, value):
+                    if len(name) == CONNECTION and _says(name, value):
                         break
                 else:
                     promises = self._promises

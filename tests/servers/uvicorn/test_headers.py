@@ -24,7 +24,9 @@ PROMISE = b"keep-alive: timeout="
 
 
 async def application(scope: Any, receive: Any, send: Any) -> None:
-    """Accepts every WebSocket; answers `/last` with `Connection: close`."""
+    """Accepts every WebSocket; answers `/last` with `Connection: close`, and `/own`
+    with a `Keep-Alive` of its own.
+    """
     if scope["type"] == "websocket":
         await receive()
         await send({"type": "websocket.accept"})
@@ -33,6 +35,8 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
     headers = [(b"content-length", b"5")]
     if scope["path"] == "/last":
         headers.append((b"Connection", b"Close"))
+    if scope["path"] == "/own":
+        headers.append((b"Keep-Alive", b"timeout=99"))
     given = iter(headers) if scope["path"] == "/iterator" else headers
     await send({"type": "http.response.start", "status": 200, "headers": given})
     await send({"type": "http.response.body", "body": b"hello"})
@@ -74,6 +78,14 @@ def head(path: str, *more: str, version: str = "1.1") -> bytes:
 async def test_a_response_names_the_time_for_which_the_connection_is_kept(protocol: str) -> None:
     async with answers(protocol, head("/")) as reader:
         assert PROMISE in (await reader.readuntil(b"hello")).lower()
+
+
+async def test_an_application_that_names_the_time_itself_is_not_contradicted(
+    protocol: str,
+) -> None:
+    async with answers(protocol, head("/own")) as reader:
+        said = (await reader.readuntil(b"hello")).lower()
+        assert said.count(b"keep-alive:") == said.count(b"keep-alive: timeout=99") == 1
 
 
 @pytest.mark.parametrize(
