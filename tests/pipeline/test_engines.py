@@ -49,7 +49,7 @@ from reaper.pipeline.read.inputs import Inputs, check
 from reaper.pipeline.report.run import gather
 from reaper.pipeline.whatif.run import what_if
 from tests.helpers.pipeline_traffic import FAULTS, MS, WALL, S, journal, on_spark, play, write
-from tests.pipeline.test_access_logs import HOSTILE, LOGS
+from tests.pipeline.test_access_logs import HOSTILE, LOGS, REPORT
 from tests.pipeline.test_advise import unfinished
 from tests.pipeline.test_audit import JOINED, PLANTED, TRAPS, write_both, write_traps
 from tests.pipeline.test_losses import ASKED, CUT, written
@@ -168,9 +168,9 @@ def test_any_traffic_with_any_faults_is_answered_alike(
 @pytest.mark.parametrize("name", LOGS)
 def test_every_format_of_access_logs_is_read_alike(both: Both, tmp_path: Path, name: str) -> None:
     path = tmp_path / f"{name}.log"
-    path.write_bytes(
-        "\n".join([*LOGS[name], "no line", *HOSTILE[name], ""]).encode() + b"\xff\xfe\r\n"
-    )
+    own = [REPORT[name]] if name in REPORT else []
+    lines = [*LOGS[name], *own, "no line", *HOSTILE[name], ""]
+    path.write_bytes("\n".join(lines).encode() + b"\xff\xfe\r\n")
     logs = (name, [path], 75 * 10**9)
     embedded, spark = both(lambda session: advise(session, Inputs(), logs, Policy(max_cut=0.3)))
     assert embedded == spark
