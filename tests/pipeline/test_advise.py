@@ -38,11 +38,11 @@ from reaper.pipeline.advise.survival import (
     kaplan_meier,
     width_sql,
 )
-from reaper.pipeline.advise.traffic import CANDIDATES, THRESHOLDS
+from reaper.pipeline.advise.traffic import CANDIDATES, THRESHOLDS, Wanted
 from reaper.pipeline.read.inputs import Inputs, check
 from scripts import tools
 from tests.helpers.attach_servers import free_port, running, tool
-from tests.helpers.pipeline_traffic import MS, WALL, S, journal, only
+from tests.helpers.pipeline_traffic import MS, WALL, S, journal, only, write
 
 TRUTH_MEDIAN, TRUTH_SIGMA = 8.0, 1.0
 
@@ -573,3 +573,38 @@ def test_a_real_nginx_under_the_load_generator_is_advised_from_the_log_it_wrote(
     assert entry["silences_ended"] > 60
     assert 1.0 <= entry["recommendation"]["timeout_s"] <= 4.0
     check_config(tmp_path, as_toml(summary))
+
+
+def all_of(*_: object) -> Wanted:
+    """Everything, as if no curve were known."""
+    return Wanted()
+
+
+def test_what_does_not_matter_is_not_counted_and_the_answer_is_the_same(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with journal(tmp_path / "running", 1) as ours:  # for far longer than any that ended
+        for serial in range(40):
+            log = ours.open(serial * S, 7_200_000, "echo")
+            log.touch((serial + 3) * S)
+        ours.stall(900 * S, S)
+    for mode in ("full", "gaps"):
+        unfinished(tmp_path / mode, mode)
+        write(tmp_path / f"{mode} written", connections=60, mode=mode)
+    for where in ("running", "full", "gaps", "full written", "gaps written"):
+        inputs = check([tmp_path / where], now_ns=WALL)
+        few = advise(spark, inputs, None, Policy(max_cut=0.05))
+        with monkeypatch.context() as patch:
+            patch.setattr(Wanted, "of", all_of)
+            assert advise(spark, inputs, None, Policy(max_cut=0.05)) == few
+
+
+def test_candidates_go_up_to_the_first_that_is_beyond_what_was_seen() -> None:
+    buckets = {1: {4.0: (5, 0), 8.0: (3, 1)}}
+    wanted = Wanted.of(buckets, 3.0)
+    assert wanted.candidates == (3.0, 4.0, 5.0, 7.0, 10.0)
+    assert (wanted.below, wanted.counted) == ((0.5, 1.0, 2.0), (5.0,))
+    assert wanted.reaches(9.9)
+    assert not wanted.reaches(10.0)
+    assert Wanted.of({}, 0.0).candidates == (1.0,)
+    assert Wanted.of(buckets, 7200.0).candidates == CANDIDATES[-1:]

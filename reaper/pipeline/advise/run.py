@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from ...config.settings import ReaperConfig
 from ...errors import printable
 from ...html.units import spoken
 from ..arguments import aside_lines
-from ..engine import F, together
+from ..engine import F
 from ..places import Place
 from ..read.expected import line
 from ..read.frames import listener_names, read_events
@@ -36,8 +36,8 @@ from .access_logs import (
 from .survival import LEAST_FREEDOM, Curve, Z, kaplan_meier
 from .tables import TABLE, Table, read_uses
 from .traffic import (
-    CANDIDATES,
     Lives,
+    Wanted,
     connections,
     histogram,
     lives_of_journal,
@@ -129,7 +129,7 @@ class _Asked:
 
     source: str
     rows: DataFrame
-    lives: Lives
+    lives: Callable[[Wanted], Lives]
     named: dict[int, str]
     read: int
     own: int
@@ -149,7 +149,7 @@ def _of_journal(spark: SparkSession, inputs: Inputs) -> _Asked:
     return _Asked(
         "journal",
         silences_of_journal(events),
-        lives_of_journal(spark, events, inputs),
+        partial(lives_of_journal, spark, events, inputs),
         listener_names(spark, inputs),
         inputs.rows,
         inputs.own_rows,
@@ -203,7 +203,7 @@ def _of_requests(source: str, requests: Requests, timeout_ns: int | None, where:
     asked = _Asked(
         source,
         gaps.withColumn("listener_hash", F.xxhash64("listener")),
-        lives_of_requests(gaps),
+        partial(lives_of_requests, gaps),
         {row.hash: row.listener for row in counted},
         requests.lines,
         requests.own,
@@ -258,7 +258,14 @@ def advise(
     notes, threshold = asked.notes, asked.threshold
     quarantined += asked.quarantined
     progress("counting silences, weighing candidate timeouts")
-    buckets, traffic = together(partial(histogram, asked.rows), partial(connections, asked.lives))
+    # The curve first: it says which candidates matter.
+    buckets = histogram(asked.rows)
+    wanted = Wanted.of(buckets, threshold)
+    traffic = connections(asked.lives(wanted))
+    running = max((edge for each in traffic.running.values() for edge in each), default=0.0)
+    if not wanted.reaches(running):  # a silence that still runs is the longest of all
+        longer = Wanted.candidates_for(running, threshold)
+        traffic = connections(asked.lives(replace(wanted, candidates=longer)))
     if traffic.headless:
         notes.append(
             f"{traffic.headless} connection(s) began before the log: their silences count, their "
@@ -297,7 +304,9 @@ def advise(
             traffic.spread.get(key),
         )
         entry = _listener(
-            curve, facts, policy, traffic.span_s, threshold, asked.tick, tells_ends=asked.tells_ends
+            *(curve, facts, policy, traffic.span_s, threshold, asked.tick),
+            candidates=traffic.candidates,
+            tells_ends=asked.tells_ends,
         )
         listeners[asked.named.get(key, "(none)")] = entry
     summary: dict[str, Any] = {
@@ -339,11 +348,12 @@ def _listener(
     threshold: float,
     tick_s: float,
     *,
+    candidates: Sequence[float],
     tells_ends: bool,
 ) -> dict[str, Any]:
     total = facts["connections"]
     trade_off: list[dict[str, Any]] = []
-    for i, candidate in enumerate(CANDIDATES):
+    for i, candidate in enumerate(candidates):
         if candidate < threshold or (trade_off and trade_off[-1]["beyond_what_was_seen"]):
             continue  # below: not in the log; above: one row that says so is enough
         estimate, low, high = curve.cut(candidate)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ...journal.schema import ACTIVITY, CONFIG, KINDS, OPEN, OWN, REAP
-from ..engine import F
-from ..read.frames import IS_END, filtered, ns, of_connections, runs_frame, with_run
+from ...journal.schema import ACTIVITY, AVERTED, CONFIG, ENDS, KINDS, OPEN, REAP
+from ..engine import F, Ladder, Part, here
+from ..read.frames import IS_END, ns, of_connections, runs_frame, with_run
 from ..read.inputs import Inputs
 from ..read.runs import Timeline
 from .survival import LEAST_NS, Beyond, Spread, width_sql
@@ -52,7 +52,7 @@ CANDIDATES = tuple(
 """Timeouts that people configure, seconds. The recommendation need not be one of them.
 """
 
-THRESHOLDS = (2.0, 5.0, 10.0, 20.0, 45.0, 90.0, 350.0, 1800.0)
+THRESHOLDS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 45.0, 90.0, 350.0, 1800.0)
 """Seconds. Beyond each the silences of every connection are counted, for
 `survival.Spread`.
 """
@@ -62,6 +62,10 @@ BINS = 600
 
 SLACK_NS = 250_000_000
 """How much later than its tick a close may come, as in the audit."""
+
+
+Buckets = dict[int, dict[float, tuple[int, int]]]
+"""listener_hash -> upper edge of the bucket in seconds -> (ended, censored)."""
 
 
 def silences_of_journal(events: DataFrame) -> DataFrame:
@@ -91,14 +95,14 @@ def with_edge(rows: DataFrame, column: str, label: str = "edge_ns") -> DataFrame
     )
 
 
-def histogram(rows: DataFrame) -> dict[int, dict[float, tuple[int, int]]]:
+def histogram(rows: DataFrame) -> Buckets:
     """Count *rows*: listener_hash -> upper edge of the bucket in seconds -> (ended,
     censored).
     """
     counted = (
         with_edge(rows, "idle_ns").groupBy("listener_hash", "edge_ns", "returned").count().collect()
     )
-    result: dict[int, dict[float, tuple[int, int]]] = {}
+    result: Buckets = {}
     for row in counted:
         cells = result.setdefault(row.listener_hash, {})
         ended, censored = cells.get(edge := row.edge_ns / 1e9, (0, 0))
@@ -109,73 +113,187 @@ def histogram(rows: DataFrame) -> dict[int, dict[float, tuple[int, int]]]:
 
 
 @dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is asked of connections. Each candidate and each threshold costs an
+    aggregate over every row, and a place in the memory of every connection.
+    """
+
+    candidates: tuple[float, ...] = CANDIDATES
+    counted: tuple[float, ...] = THRESHOLDS
+    """Those of `THRESHOLDS` beyond which silences are counted one by one."""
+    below: tuple[float, ...] = ()
+    """Those that every silence that ended outlasted; the rest none did."""
+
+    @classmethod
+    def of(cls, buckets: Buckets, threshold: float) -> Wanted:
+        """What matters to silences as *buckets* have them, of which those up to
+        *threshold* seconds were not written.
+        """
+        cells = [cell for each in buckets.values() for cell in each.items()]
+        longest = max((edge for edge, _ in cells), default=0.0)
+        ended = [edge for edge, (returned, _) in cells if returned]
+        # An edge is the upper one, and a bucket is 1 % wide at most.
+        least, most = min(ended, default=0.0) * 0.98, max(ended, default=0.0)
+        return cls(
+            cls.candidates_for(longest, threshold),
+            tuple(each for each in THRESHOLDS if least <= each < most),
+            tuple(each for each in THRESHOLDS if each < least),
+        )
+
+    @staticmethod
+    def candidates_for(longest: float, threshold: float) -> tuple[float, ...]:
+        """Those of `CANDIDATES` that an answer shows: from *threshold* up to the first
+        that is beyond the *longest* silence.
+        """
+        beyond = sum(each <= longest for each in CANDIDATES) + 1
+        return (
+            tuple(each for at, each in enumerate(CANDIDATES) if each >= threshold and at < beyond)
+            or CANDIDATES[-1:]
+        )
+
+    def reaches(self, longest: float) -> bool:
+        """Whether the candidates go on beyond a silence of *longest* seconds."""
+        return longest < self.candidates[-1] or self.candidates[-1] == CANDIDATES[-1]
+
+
+@dataclass(frozen=True, slots=True)
 class Lives:
     """Connections, and the span of their log."""
 
     frame: DataFrame
     """Grain: one row per connection; listener_hash, opened (null: before the log),
-    ended, ends, rows, longest, short, running, n_ended, n_beyond_0 and so on,
-    offset_ns. ends[i] is its end under candidate i. It, opened and ended are on the
+    ended, end_0 and so on, rows, longest, short, running, n_ended, n_beyond_0 and so
+    on, offset_ns. end_i is its end under candidate i. It, opened and ended are on the
     writer's clock, which + offset_ns is the shared timeline. running: how long its
     silence had lasted when the log ended; null where there is none, or it is counted
     elsewhere. n_ended: silences that ended; n_beyond_i: of them, those longer than
-    `THRESHOLDS[i]`.
+    the i-th threshold of `wanted.counted`.
     """
     span: tuple[int, int] | None
     """From the first opening to the end of the last log, on the shared timeline; None
     if unknown.
     """
+    wanted: Wanted = Wanted()
 
 
-def lives_of_journal(spark: SparkSession, events: DataFrame, inputs: Inputs) -> Lives:
+def _parts(wanted: Wanted) -> list[Part]:
+    """What is added up over the rows of a connection, kind by kind."""
+    closes = tuple(KINDS.index(kind) for kind in ENDS)
+    # Without a timeout it may be the server's turn: such a row reports no silence.
+    silent = f"NOT (code = {CONFIG} AND timeout_ms = 0 AND idle_sum_ns IS NOT NULL)"
+    any_listener = "max(xxhash64(listener))", ""
+    return [
+        Part(
+            (OPEN,),
+            {
+                "listener_of_open": any_listener,
+                "opened": ("min(t)", ""),
+                "open_rows": ("count(1)", ""),
+                **_latest_timeout("open", f"code = {OPEN}"),
+            },
+        ),
+        Part(
+            closes,
+            {
+                "listener_of_end": any_listener,
+                "ended": ("min(t)", ""),
+                "end_rows": ("count(1)", ""),
+                "end_n": ("max(n)", ""),
+                "reaped_after": ("min(t - idle_ns)", f"code = {REAP}"),
+            },
+        ),
+        Part(
+            (ACTIVITY,),
+            {
+                "active_rows": ("count(1)", ""),
+                "longest": ("max(idle_ns)", ""),
+                "n_ended": ("count(1)", _IDLE),
+                **{
+                    name: ("count(1)", f"{_IDLE} AND idle_ns > {_ns(seconds)}")
+                    for name, seconds in _beyond(wanted)
+                },
+            },
+        ),
+        Part((AVERTED,), {"listener_of_check": any_listener, "checks": ("count(1)", "")}),
+        # Of connections that have ended nobody asks whether a silence still runs.
+        Part(
+            (ACTIVITY,),
+            {
+                "listener_of_activity": any_listener,
+                "active": ("max(t)", ""),
+                **_latest_timeout("active", f"code = {ACTIVITY}"),
+            },
+            unless=closes,
+        ),
+        Part(
+            (CONFIG,),
+            {
+                "listener_of_change": (any_listener[0], f"code = {CONFIG}"),
+                "change_n": ("max(n)", f"code = {CONFIG}"),
+                # A row that only reports of a connection says by its silence when it
+                # was last active.
+                "last_reported": ("max(t - idle_ns)", f"code = {CONFIG} AND {silent}"),
+                "reported": ("max(t)", f"code = {CONFIG} AND {silent} AND idle_ns IS NOT NULL"),
+                **_latest_timeout("change", f"code = {CONFIG}"),
+            },
+            "timeout_ms IS NOT NULL",
+            unless=closes,
+        ),
+    ]
+
+
+def _cuts(wanted: Wanted) -> Ladder:
+    """When the first silence began that each candidate would have cut."""
+    # Of changes those of a connection, but where the server works.
+    silent = (
+        f"(kind <> '{KINDS[CONFIG]}' OR timeout_ms > 0 OR (timeout_ms = 0 AND idle_sum_ns IS NULL))"
+    )
+    return Ladder("cut", "t - idle_ns", "idle_ns", tuple(map(_ns, wanted.candidates)), silent)
+
+
+def _latest_timeout(name: str, of: str) -> dict[str, tuple[str, str]]:
+    """The timeout that the latest of the rows *of* a kind states, and when."""
+    stated = f"{of} AND timeout_ms IS NOT NULL"
+    return {
+        f"{name}_timeout_ms": ("max_by(timeout_ms, t)", stated),
+        f"{name}_stated": ("max(t)", stated),
+    }
+
+
+def lives_of_journal(
+    spark: SparkSession, events: DataFrame, inputs: Inputs, wanted: Wanted = Wanted()
+) -> Lives:
     """The connections of a journal.
 
     The check of the files knows when the first connection was opened and when the logs
     end. So the bins of time are known before, and one pass over the rows is enough.
     """
-    is_open, is_activity, is_reap = f"code = {OPEN}", f"code = {ACTIVITY}", f"code = {REAP}"
     timeline = Timeline.of(inputs.runs)
-    own = F.col("code").isin(*(KINDS.index(kind) for kind in OWN))
-    # Without a timeout it may be the server's turn: such a row reports no silence.
-    of_one = (F.col("code") == CONFIG) & F.col("timeout_ms").isNotNull()
-    at_work = F.expr(f"code = {CONFIG} AND timeout_ms = 0 AND idle_sum_ns IS NOT NULL")
-    grouped = (
-        events.where(~own | of_one)
-        .withColumn("idle_ns", F.when(~at_work, F.col("idle_ns")))
-        .groupBy("conn")
-        .agg(
-            filtered("max(xxhash64(listener))", is_open).alias("listener_of_open"),
-            F.max(F.xxhash64("listener")).alias("listener_of_any"),
-            filtered("min(t)", is_open).alias("opened"),
-            filtered("min(t)", IS_END).alias("ended"),
-            filtered("count(1)", f"code <> {CONFIG}").alias("rows"),
-            filtered("max(idle_ns)", is_activity).alias("longest"),
+    added = here().grouped(events, "conn", _parts(wanted), _cuts(wanted))
+    known = with_run(added, runs_frame(spark, inputs.runs, timeline))
+    # The kind decides between rows of one instant: a change comes last.
+    change, active = F.col("change_stated"), F.col("active_stated")
+    before = F.greatest("open_stated", "active_stated")
+    timeout_ms = (
+        F.when(change >= F.coalesce(before, change), F.col("change_timeout_ms"))
+        .when(active >= F.coalesce("open_stated", "active_stated"), F.col("active_timeout_ms"))
+        .otherwise(F.col("open_timeout_ms"))
+    )
+    counts = ("open_rows", "end_rows", "active_rows", "checks", "n_ended")
+    names = [name for name, _ in _beyond(wanted)]
+    none = F.lit(0).cast("long")
+    known = known.withColumns({name: F.coalesce(name, none) for name in (*counts, *names)})
+    known = known.withColumns(
+        {
+            "timeout_ms": timeout_ms,
+            "last_active": F.greatest("opened", "active"),
             # An end says how many silences there were, and so does a row by which it is
             # open.
-            (F.max("n") - filtered("count(1)", is_activity)).alias("short"),
-            filtered("min(t - idle_ns)", is_reap).alias("reaped_after"),
-            filtered("max(t)", f"code IN ({OPEN}, {ACTIVITY})").alias("last_active"),
-            # A row that only reports of a connection says by its silence when it was
-            # last active.
-            filtered("max(t - idle_ns)", f"code = {CONFIG}").alias("last_reported"),
-            filtered("max(t)", f"code = {CONFIG} AND idle_ns IS NOT NULL").alias("reported"),
-            filtered(
-                # The kind decides between rows of one instant: codes are below 8.
-                "max_by(timeout_ms, t * 8 + code)",
-                f"timeout_ms IS NOT NULL AND code IN ({OPEN}, {ACTIVITY}, {CONFIG})",
-            ).alias("timeout_ms"),
-            filtered("count(1)", _IDLE).alias("n_ended"),
-            *(
-                filtered("min(t - idle_ns)", f"idle_ns > {_ns(c)}").alias(f"cut_{i}")
-                for i, c in enumerate(CANDIDATES)
-            ),
-            *(
-                filtered("count(1)", f"idle_ns > {_ns(c)} AND {_IDLE}").alias(name)
-                for name, c in _beyond()
-            ),
-        )
+            "short": F.coalesce("end_n", "change_n") - F.col("active_rows"),
+            "rows": F.col("open_rows") + F.col("end_rows") + F.col("active_rows") + F.col("checks"),
+        }
     )
-    known = with_run(grouped, runs_frame(spark, inputs.runs, timeline)).withColumns(
+    known = known.withColumns(
         {"since": F.greatest("last_active", "last_reported"), "running": _running()}
     )
     ends = [
@@ -187,26 +305,29 @@ def lives_of_journal(spark: SparkSession, events: DataFrame, inputs: Inputs) -> 
             "ended",
             "log_end_ns",
         )
-        for i, c in enumerate(CANDIDATES)
+        for i, c in enumerate(wanted.candidates)
     ]
+    listener = F.greatest(
+        "listener_of_activity", "listener_of_end", "listener_of_check", "listener_of_change"
+    )
     lives = known.select(
-        F.coalesce("listener_of_open", "listener_of_any").alias("listener_hash"),
+        F.coalesce(F.col("listener_of_open"), listener).alias("listener_hash"),
         "opened",
         F.coalesce("ended", "log_end_ns").alias("ended"),
-        F.array(*ends).alias("ends"),
+        *(end.alias(f"end_{i}") for i, end in enumerate(ends)),
         "rows",
         "longest",
         "short",
         "running",
         "n_ended",
-        *(name for name, _ in _beyond()),
+        *names,
         "offset_ns",
     )
     begun = [
         run.opened_ns + timeline.offset_ns(run) for run in inputs.runs if run.opened_ns is not None
     ]
     over = [run.log_end_ns + timeline.offset_ns(run) for run in inputs.runs]
-    return Lives(lives, (min(begun), max(over)) if begun else (0, 0))
+    return Lives(lives, (min(begun), max(over)) if begun else (0, 0), wanted)
 
 
 def _running() -> Column:
@@ -228,16 +349,17 @@ def _running() -> Column:
     return F.when(runs, silent)
 
 
-def lives_of_requests(gaps: DataFrame) -> Lives:
+def lives_of_requests(gaps: DataFrame, wanted: Wanted = Wanted()) -> Lives:
     """The connections of access logs. One begins with the end of its first request."""
     end = F.col("at_ns") + F.col("idle_ns")
     cuts = [
-        F.min(F.when(F.col("idle_ns") > _ns(c), F.col("at_ns") + F.lit(_ns(c)))) for c in CANDIDATES
+        F.min(F.when(F.col("idle_ns") > _ns(c), F.col("at_ns") + F.lit(_ns(c))))
+        for c in wanted.candidates
     ]
     lives = gaps.groupBy("key", "visit", F.xxhash64("listener").alias("listener_hash")).agg(
         F.min("at_ns").alias("opened"),
         F.max(end).alias("ended"),
-        F.array(*(F.coalesce(cut, F.max(end)) for cut in cuts)).alias("ends"),
+        *(F.coalesce(cut, F.max(end)).alias(f"end_{i}") for i, cut in enumerate(cuts)),
         F.count(F.lit(1)).alias("rows"),
         F.max(F.when(F.col("returned"), F.col("idle_ns"))).alias("longest"),
         F.lit(0).cast("long").alias("short"),
@@ -245,11 +367,11 @@ def lives_of_requests(gaps: DataFrame) -> Lives:
         F.count(F.when(F.col("returned"), 1)).alias("n_ended"),
         *(
             F.count(F.when(F.col("returned") & (F.col("idle_ns") > _ns(c)), 1)).alias(name)
-            for name, c in _beyond()
+            for name, c in _beyond(wanted)
         ),
         F.lit(0).cast("long").alias("offset_ns"),
     )
-    return Lives(lives, None)
+    return Lives(lives, None, wanted)
 
 
 @dataclass(slots=True)
@@ -267,6 +389,8 @@ class Traffic:
     spread: dict[int, Spread] = field(default_factory=dict)
     """listener_hash -> how the silences that ended lie among its connections."""
     span_s: float = 0.0
+    candidates: tuple[float, ...] = CANDIDATES
+    """Those that are counted."""
     rows: int = 0
     """Rows of all connections."""
     headless: int = 0
@@ -282,26 +406,29 @@ def connections(lives: Lives) -> Traffic:
         bounds = lives.frame.agg(F.min(since), F.max(F.when(begun, to))).collect()[0]
         begin, end = bounds[0] or 0, bounds[1] or 0
     width = max((end - begin) // BINS, 1_000_000)
-    found = _counted(lives.frame, begin, width, (end - begin) // width + 1)
+    wanted = lives.wanted
+    found = _counted(lives, begin, width, (end - begin) // width + 1)
     heads = [row for row in found if row.key % _SERIES == _LONGEST]
     counted = Traffic(
         {},
         rows=sum(row.rows for row in heads),
         headless=sum(row.headless for row in heads),
         running=_running_counts(found),
-        spread=_spread(heads),
+        spread=_spread(heads, wanted),
+        candidates=wanted.candidates,
     )
     rows = [row for row in heads if row.connections]
     if not rows:
         return counted
     end = max(row.until for row in rows)
     last = (end - begin) // width
-    bins = _bins(found)
+    of = len(wanted.candidates)
+    bins = _bins(found, of)
     for listener in {row.listener_hash for row in rows}:
         mine = [row for row in rows if row.listener_hash == listener]
         opened = bins.get((listener, _OPENED), {})
         peaks, means = [], []
-        for i in range(len(CANDIDATES)):
+        for i in range(of):
             ended = bins.get((listener, i), {})
             level = peak = area = 0
             for at in range(last + 1):
@@ -316,8 +443,7 @@ def connections(lives: Lives) -> Traffic:
         counted.listeners[listener] = {
             **{key: sum(row[key] for row in mine) for key in ("connections", "short")},
             "cut": [
-                sum(row.connections for row in mine if row.key // _SERIES > i)
-                for i in range(len(CANDIDATES))
+                sum(row.connections for row in mine if row.key // _SERIES > i) for i in range(of)
             ],
             "peak": peaks,
             "mean": means,
@@ -345,7 +471,7 @@ _GRAIN = 10_000
 """Every edge of a bucket is a multiple of so many ns."""
 
 
-def _counted(frame: DataFrame, begin: int, width: int, beyond: int) -> list[Any]:
+def _counted(lives: Lives, begin: int, width: int, beyond: int) -> list[Any]:
     """One row per listener and key: `count`, and of `_LONGEST` what is summed besides.
     All in one pass. Bins from *beyond* on are one.
 
@@ -364,23 +490,27 @@ def _counted(frame: DataFrame, begin: int, width: int, beyond: int) -> list[Any]
     # Of one that began before the log nobody knows how many.
     short = F.when(begun, F.greatest(F.coalesce("short", F.lit(0)), F.lit(0))).otherwise(0)
     outlasted = " ".join(
-        f"WHEN edge_ns > {_ns(c)} THEN {i + 1}" for i, c in reversed(list(enumerate(CANDIDATES)))
+        f"WHEN edge_ns > {_ns(c)} THEN {i + 1}"
+        for i, c in reversed(list(enumerate(lives.wanted.candidates)))
     )
     longest = key(_LONGEST, F.expr(f"CAST(CASE {outlasted} ELSE 0 END AS BIGINT)"))
-    first, last = place(F.array_min("ends")), place(F.array_max("ends"))
-    # A function over the array: twenty places written out are a method that Java, for
-    # its length, never compiles.
-    each = F.transform("ends", lambda end, i: key(i, place(end)))
-    opened = key(_OPENED, place(F.col("opened")))
-    keys = (
-        F.when(~begun, F.array(longest))
-        .when(first == last, F.array(longest, opened, key(_ALIKE, last)))
-        .otherwise(F.concat(F.array(longest, opened), each))
-    )
-    running = F.array(key(_RUNNING, F.expr(f"CAST(running_edge div {_GRAIN} AS BIGINT)")))
-    keys = F.when(F.col("running").isNull(), keys).otherwise(F.concat(keys, running))
+    ends = [F.col(f"end_{i}") for i in range(len(lives.wanted.candidates))]
+    # Columns, for a plan would hold what they are once for each candidate.
+    first, last = F.col("first_at"), F.col("last_at")
+    apart = begun & (first != last)
+    keys = [
+        [F.when(begun, key(_OPENED, place(F.col("opened"))))],
+        [F.when(begun & (first == last), key(_ALIKE, last))],
+        [F.when(apart, key(i, place(end))) for i, end in enumerate(ends)],
+        [
+            F.when(
+                F.col("running").isNotNull(),
+                key(_RUNNING, F.expr(f"CAST(running_edge div {_GRAIN} AS BIGINT)")),
+            )
+        ],
+    ]
     placed = (
-        with_edge(with_edge(frame, "longest"), "running", "running_edge")
+        with_edge(with_edge(lives.frame, "longest"), "running", "running_edge")
         .withColumn("since", F.lit(begin) - F.col("offset_ns"))
         .select(
             "listener_hash",
@@ -388,33 +518,32 @@ def _counted(frame: DataFrame, begin: int, width: int, beyond: int) -> list[Any]
             F.when(begun, 1).otherwise(0).alias("begun"),
             short.alias("short"),
             "rows",
+            F.col("n_ended").alias("n_all"),
             (F.col("n_ended") + short).alias("n_ended"),
-            *(name for name, _ in _beyond()),
-            F.explode(keys).alias("key"),
+            *(name for name, _ in _beyond(lives.wanted)),
+            *("opened", "running", "since", "edge_ns", "running_edge"),
+            *(f"end_{i}" for i in range(len(ends))),
+            place(F.least(*ends, ends[0])).alias("first_at"),
+            place(F.greatest(*ends, ends[0])).alias("last_at"),
         )
     )
     sums = {"n_ended": "n_ended", "n_n": "n_ended * n_ended"}
-    for name, _ in _beyond():
+    for name in _sums(lives.wanted):
         sums |= {name: name, f"{name}_2": f"{name} * {name}", f"{name}_n": f"{name} * n_ended"}
-    of_longest = f"key % {_SERIES} = {_LONGEST}"
-    counted: list[Any] = (
-        placed.groupBy("listener_hash", "key")
-        .agg(
-            F.count(F.lit(1)).alias("count"),
-            filtered("sum(begun)", of_longest).alias("connections"),
-            filtered("sum(1 - begun)", of_longest).alias("headless"),
-            filtered("sum(rows)", of_longest).alias("rows"),
-            filtered("sum(short)", of_longest).alias("short"),
-            filtered("max(until)", of_longest).alias("until"),
-            filtered("max(n_ended)", of_longest).alias("most"),
-            *(filtered(f"sum({each})", of_longest).alias(name) for name, each in sums.items()),
-        )
-        .collect()
-    )
+    added = {
+        "connections": "sum(begun)",
+        "headless": "sum(1 - begun)",
+        "rows": "sum(rows)",
+        "short": "sum(short)",
+        "until": "max(until)",
+        "most": "max(n_ended)",
+        **{name: f"sum({each})" for name, each in sums.items()},
+    }
+    counted: list[Any] = here().counted(placed, "listener_hash", longest, added, keys)
     return counted
 
 
-def _bins(found: list[Any]) -> dict[tuple[int, int], dict[int, int]]:
+def _bins(found: list[Any], candidates: int) -> dict[tuple[int, int], dict[int, int]]:
     """(listener_hash, i) -> bin -> connections. i: a candidate, for its ends, or
     `_OPENED`.
     """
@@ -422,18 +551,24 @@ def _bins(found: list[Any]) -> dict[tuple[int, int], dict[int, int]]:
     for row in found:
         at, i = divmod(row.key, _SERIES)
         if i not in (_LONGEST, _RUNNING):
-            for series in range(len(CANDIDATES)) if i == _ALIKE else (i,):
+            for series in range(candidates) if i == _ALIKE else (i,):
                 bins = result.setdefault((row.listener_hash, series), {})
                 bins[at] = bins.get(at, 0) + row["count"]
     return result
 
 
-def _beyond() -> list[tuple[str, float]]:
+def _beyond(wanted: Wanted) -> list[tuple[str, float]]:
     """The columns `n_beyond_i` of `Lives`, each with its threshold."""
-    return [(f"n_beyond_{i}", seconds) for i, seconds in enumerate(THRESHOLDS)]
+    return [(f"n_beyond_{i}", seconds) for i, seconds in enumerate(wanted.counted)]
 
 
-def _spread(heads: list[Any]) -> dict[int, Spread]:
+def _sums(wanted: Wanted) -> dict[str, tuple[float, ...]]:
+    """Each column that is summed up for `Spread`, with the thresholds that it is of."""
+    found: dict[str, tuple[float, ...]] = {name: (seconds,) for name, seconds in _beyond(wanted)}
+    return found | {"n_all": wanted.below} if wanted.below else found
+
+
+def _spread(heads: list[Any], wanted: Wanted) -> dict[int, Spread]:
     """See `Traffic.spread`."""
     result: dict[int, Spread] = {}
     for listener in {row.listener_hash for row in heads}:
@@ -444,8 +579,10 @@ def _spread(heads: list[Any]) -> dict[int, Spread]:
 
         beyond = [
             Beyond(seconds, total(name), total(f"{name}_2"), total(f"{name}_n"))
-            for name, seconds in _beyond()
+            for name, thresholds in _sums(wanted).items()
+            for seconds in thresholds
         ]
+        beyond.sort(key=lambda each: each.seconds)
         most = max(row.most for row in mine)
         result[listener] = Spread(total("n_ended"), total("n_n"), most, beyond)
     return result

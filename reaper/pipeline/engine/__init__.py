@@ -7,11 +7,12 @@ One rule: *a setting that the user has made is never overwritten*.
 from __future__ import annotations
 
 from .functions import F, Window, answering, here, use
-from .parts import Part
+from .parts import Ladder, Part
 from .spark import NoSpark, check_version, expect, line_of, open_session, together
 
 __all__ = [
     "F",
+    "Ladder",
     "NoSpark",
     "Part",
     "Window",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import shutil
 import tempfile
 import zlib
@@ -32,7 +33,7 @@ from .sql import OVER, Column, Window, column_of, literal, name
 if TYPE_CHECKING:
     import duckdb
 
-    from .parts import Part
+    from .parts import Ladder, Part
 
 __all__ = ["DataFrame", "Row", "Session", "Window", "functions", "open_session"]
 
@@ -295,9 +296,11 @@ def _of_kinds(events: DataFrame, kinds: Sequence[int]) -> DataFrame:
     return events.where(f"{rare}kind IN ({texts})")
 
 
-def grouped(events: DataFrame, key: str, parts: Sequence[Part]) -> DataFrame:
-    """*events* grouped by *key*: for each of *parts*, the sums over its rows; null
-    where there are none.
+def grouped(
+    events: DataFrame, key: str, parts: Sequence[Part], ladder: Ladder | None = None
+) -> DataFrame:
+    """*events* grouped by *key*: for each of *parts*, the sums over its rows, and the
+    columns of *ladder*; null where there are none.
 
     Each part is a query of its own: an aggregate over some of the rows has to look at
     all of them, and nine rows in ten are of one kind.
@@ -317,6 +320,54 @@ def grouped(events: DataFrame, key: str, parts: Sequence[Part]) -> DataFrame:
         )
         found = added if found is None else found.join(added, key, "full")
     assert found is not None
+    return found if ladder is None else found.join(_climbed(events, key, ladder), key, "full")
+
+
+def _climbed(events: DataFrame, key: str, ladder: Ladder) -> DataFrame:
+    """The columns of *ladder*. First the least value of each step alone: a row then
+    costs one aggregate, and not one a step.
+    """
+    steps = " ".join(
+        f"WHEN {ladder.measure} > {step} THEN {i}"
+        for i, step in reversed(list(enumerate(ladder.steps)))
+    )
+    rows = events.where(f"{ladder.measure} > {ladder.steps[0]} AND {ladder.where}")
+    step = sql.expr(f"CAST(CASE {steps} END AS TINYINT)").alias("_step")
+    least = rows.groupBy(key, step).agg(sql.expr(f"min({ladder.value})").alias("_least"))
+    return least.groupBy(key).agg(
+        *(
+            sql.expr(f"min(_least) FILTER (WHERE _step >= {i})").alias(f"{ladder.name}_{i}")
+            for i in range(len(ladder.steps))
+        )
+    )
+
+
+def counted(
+    frame: DataFrame, by: str, head: Column, sums: dict[str, str], keys: Sequence[Sequence[Column]]
+) -> list[Row]:
+    """Count the rows of *frame* for each *by* and `key`: *head*, and one after the
+    other of *keys*. Of *head* there are *sums*, too. A null is no key.
+
+    Each key is counted by itself over rows that are computed once: to unnest them
+    copies every row as often.
+    """
+    flat = [key for each in keys for key in each]
+    names = [f"_key_{i}" for i in range(len(flat))]
+    asked = set(re.findall(r"\w+", " ".join(sums.values())))
+    kept = (
+        frame.withColumn("key", head)
+        .withColumns(dict(zip(names, flat, strict=True)))
+        .select(by, "key", *names, *(each for each in frame.columns if each in asked))
+        .persist()
+    )
+    try:
+        added = (sql.expr(each).alias(label) for label, each in sums.items())
+        found = kept.groupBy(by, "key").agg(sql.count(sql.lit(1)).alias("count"), *added).collect()
+        for label in names:
+            rows = kept.where(f"{label} IS NOT NULL").groupBy(by, sql.col(label).alias("key"))
+            found += rows.count().collect()
+    finally:
+        kept.unpersist()
     return found
 
 

@@ -22,3 +22,17 @@ class Part(NamedTuple):
     """If a connection has a row of these kinds, the columns are not used: an engine may
     leave them null.
     """
+
+
+class Ladder(NamedTuple):
+    """For each step, the least *value* among a connection's rows whose *measure* is
+    greater than it: columns *name*_0, *name*_1 and so on.
+    """
+
+    name: str
+    value: str
+    measure: str
+    steps: tuple[int, ...]
+    """Ascending."""
+    where: str
+    """Which rows."""

@@ -29,9 +29,9 @@ from .functions import use
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
-    from .parts import Part
+    from .parts import Ladder, Part
 
 JAVA_LEAST = 17
 """Spark 4 asks for it."""
@@ -362,9 +362,11 @@ def read_table(session: SparkSession, paths: Sequence[Place]) -> DataFrame:
     return session.read.parquet(*map(pattern, paths))
 
 
-def grouped(events: DataFrame, key: str, parts: Sequence[Part]) -> DataFrame:
-    """*events* grouped by *key*: for each of *parts*, the sums over its rows; null
-    where there are none.
+def grouped(
+    events: DataFrame, key: str, parts: Sequence[Part], ladder: Ladder | None = None
+) -> DataFrame:
+    """*events* grouped by *key*: for each of *parts*, the sums over its rows, and the
+    columns of *ladder*; null where there are none.
 
     All parts are one aggregation: reading the rows again, and joining the results,
     would cost more.
@@ -381,7 +383,46 @@ def grouped(events: DataFrame, key: str, parts: Sequence[Part]) -> DataFrame:
             expr(f"{aggregate} FILTER (WHERE {of or mine})").alias(label)
             for label, (aggregate, of) in part.columns.items()
         ]
+    if ladder is not None:
+        wheres.append(f"({ladder.measure} > {ladder.steps[0]} AND {ladder.where})")
+        columns += [
+            expr(
+                f"min({ladder.value}) FILTER (WHERE {ladder.measure} > {step} AND {ladder.where})"
+            ).alias(f"{ladder.name}_{i}")
+            for i, step in enumerate(ladder.steps)
+        ]
     return events.where(" OR ".join(wheres)).groupBy(key).agg(*columns)
+
+
+def counted(
+    frame: DataFrame, by: str, head: Column, sums: dict[str, str], keys: Sequence[Sequence[Column]]
+) -> list[Any]:
+    """Count the rows of *frame* for each *by* and `key`: *head*, and one after the
+    other of *keys*. Of *head* there are *sums*, too. A null is no key.
+
+    Args:
+        keys: Each in a row of those that are alike: they are one array.
+    """
+    from pyspark.sql import functions
+
+    # Functions over arrays: as many keys written out are a method that Java, for its
+    # length, never compiles.
+    arrays = [functions.array(*each) for each in keys]
+    key = functions.concat(functions.array(functions.col("_head")), *arrays)
+    rows = frame.withColumn("_head", head).withColumn("key", functions.explode(key))
+    found: list[Any] = (
+        rows.where("key IS NOT NULL")
+        .groupBy(by, "key")
+        .agg(
+            functions.count(functions.lit(1)).alias("count"),
+            *(
+                functions.expr(f"{each} FILTER (WHERE key = _head)").alias(name)
+                for name, each in sums.items()
+            ),
+        )
+        .collect()
+    )
+    return found
 
 
 def read_lines(session: SparkSession, paths: Sequence[Place]) -> DataFrame:
