@@ -66,6 +66,7 @@ def aiohttp_here(app: web.Application, log: Path, config: ReaperConfig) -> Itera
     """
     listening = socket.create_server(("127.0.0.1", 0), backlog=100)
     loops: list[asyncio.AbstractEventLoop] = []
+    stopping: list[bool] = []
     started = threading.Event()
 
     async def note(app: web.Application) -> None:
@@ -76,8 +77,10 @@ def aiohttp_here(app: web.Application, log: Path, config: ReaperConfig) -> Itera
         raise web.GracefulExit  # what a signal raises there
 
     def stop() -> None:
-        if not loops[0].is_closed():
-            loops[0].call_soon_threadsafe(leave)
+        if stopping or loops[0].is_closed():
+            return  # a second signal would end it at once
+        stopping.append(True)
+        loops[0].call_soon_threadsafe(leave)
 
     def run() -> None:
         reaper.aiohttp.run_app(app, config=config, sock=listening, handle_signals=False, print=None)

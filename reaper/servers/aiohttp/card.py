@@ -30,6 +30,7 @@ CARD = Card(
                 *(LEASES, ASKED, LAST, TLS, REFUSES, HINT, STREAMS, CANCELS, WINDOW),
                 keep_alive_margin="by `reaper.aiohttp.run_app`",
                 drain="unless aiohttp's shutdown_timeout is set",
+                drain_idle="",
             ),
             serves="server:Aiohttp",
         ),

@@ -60,5 +60,3 @@ def change(module: ModuleType, visit: Visit) -> None:
             runner._shutdown_timeout = config.timeouts.drain
         with suppress(RuntimeError):  # another runner has started the application
             streams.end_streams(app, config)
-            if config.timeouts.max_age:
-                server.announce_ends(app)

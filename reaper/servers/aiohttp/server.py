@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import weakref
 from collections.abc import Callable
-from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -25,15 +24,13 @@ from ...asyncio.serve import loop_factory
 from ...config.durations import NEVER
 from ...config.settings import ReaperConfig
 from ...driver.driver import Call
+from ...driver.served import served_by
 from ...errors import printable
 from ...policy import Phase
 from ..abandoned import Abandoned, link_of
 from ..configured import advertised, kept_alive, warn
 from ..streams import EXTENSION
 from .streams import end_streams
-
-LEAVING: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Transports whose next answer says that it is the last."""
 
 
 class Aiohttp(OnTransport):
@@ -68,27 +65,39 @@ class Aiohttp(OnTransport):
             return True  # what it has makes no request
 
     def be_last(self) -> None:
-        with suppress(TypeError):  # uvloop's transport with TLS
-            LEAVING.add(self.transport)
+        """As the base class says: aiohttp answers as if its client had asked for
+        `Connection: close`.
+        """
+        handler = self.protocol
+        handler._request_factory = partial(_last, handler._request_factory)
+        if handler._current_request is not None:
+            _wants_close(handler._current_request)
+
+
+def _last(factory: Callable[..., Any], *given: Any) -> Any:
+    """Make a request by *factory*, aiohttp's, whose answer is the last."""
+    return _wants_close(factory(*given))
+
+
+def _wants_close(request: Any) -> Any:
+    request._message = _Closing(request._message)
+    return request
+
+
+class _Closing:
+    """The head of a request, *message*, as if its client wished to close."""
+
+    should_close = True
+
+    def __init__(self, message: Any) -> None:
+        self.inner: Any = message
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
 
 
 OWN_GRACE = 60.0
 """Seconds; aiohttp's default of `shutdown_timeout`."""
-
-
-def announce_ends(app: web.Application) -> None:
-    """Have *app* answer with `Connection: close` on connections that are too old.
-
-    Raises:
-        RuntimeError: *app* is frozen; its server runs.
-    """
-
-    async def prepare(request: web.Request, response: web.StreamResponse) -> None:
-        if LEAVING and request.transport in LEAVING:
-            response.force_close()
-            response.headers["Connection"] = "close"
-
-    app.on_response_prepare.append(prepare)
 
 
 class Handling:
@@ -247,11 +256,33 @@ def guard(server: Callable[[], Any], *, reaper: AsyncioReaper | None = None) -> 
     handler = getattr(server, "request_handler", None)
     if reaper is None:
         return guard_server(server, Aiohttp, reaper_of)
+    if handler is not None:
+        _stop_gently(server, reaper)
     if handler is not None and reaper.config.timeouts.abandoned:
         handlings = Handlings(reaper, handler)
         server.request_handler = handlings.handle  # type: ignore[attr-defined]
         server = handlings.factory(server)
     return guard_server(server, Aiohttp, lambda: reaper)
+
+
+def _stop_gently(server: Any, reaper: AsyncioReaper) -> None:
+    """Have *server*, a `web.Server`, wait for `drain_idle` at its stop before it closes
+    what is idle: a request may be on its way. What is answered from then on is the last
+    of its connection.
+    """
+    close_idle, end = server.pre_shutdown, server.shutdown
+
+    def tell() -> None:
+        for served in served_by(reaper):
+            served.tell_last()
+
+    async def shutdown(timeout: float | None = None) -> None:
+        if server.connections:
+            await asyncio.sleep(reaper.config.timeouts.drain_idle)
+        close_idle()
+        await end(timeout)
+
+    server.pre_shutdown, server.shutdown = tell, shutdown
 
 
 def run_app(app: Any, *, config: ReaperConfig | None = None, **options: Any) -> None:
@@ -281,13 +312,11 @@ def run_app(app: Any, *, config: ReaperConfig | None = None, **options: Any) -> 
     options.setdefault("shutdown_timeout", settings.timeouts.drain)
 
     async def prepare(request: web.Request, response: web.StreamResponse) -> None:
-        ends = LEAVING and request.transport in LEAVING
         upgraded = response.status == HTTPStatus.SWITCHING_PROTOCOLS
-        if seconds and response.keep_alive and not ends and not upgraded:
+        if seconds and response.keep_alive and not upgraded:
             response.headers.setdefault("Keep-Alive", f"timeout={seconds}")
 
     app.on_response_prepare.append(prepare)
-    announce_ends(app)
     end_streams(app, settings)
     make = loop_factory(wrap=guarded, config=settings)
     web.run_app(app, loop=make(), **options)

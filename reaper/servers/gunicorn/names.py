@@ -63,7 +63,7 @@ THREADS = Foreign(
         "gunicorn.http.unreader:Unreader": "chunk take_buffered",
         "gunicorn.http.unreader:SocketUnreader": "sock",
         "gunicorn.http.message:Message": "_expected_100_continue",
-        "gunicorn.http.wsgi:Response": "default_headers headers_sent req start_response",
+        "gunicorn.http.wsgi:Response": "default_headers force_close headers_sent req start_response",
         "gunicorn.http2.connection:HTTP2ServerConnection": """
             READ_BUFFER_SIZE _closed _deferred_events _read_and_process _reset_quietly
             _wait_for_flow_control_window abort_stream cleanup_stream close h2_conn idle_timeout

@@ -405,7 +405,7 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
         super().load_wsgi()
         seconds = advertised(self._settings)
         hint = f"Keep-Alive: timeout={seconds}\r\n" if seconds else ""
-        self.wsgi: Any = functools.partial(_called, self.wsgi, hint)
+        self.wsgi: Any = functools.partial(_called, self.wsgi, self, hint)
 
     def handle_request(self, req: Any, conn: Any) -> Any:
         """Answer the request, and note whether some of it is still to come."""
@@ -414,7 +414,7 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
         wire.answering = True
         wire.waited = getattr(req, "_expected_100_continue", False) is True
         req.wire = wire
-        if wire.ends:
+        if wire.ends or not self.alive:
             req.force_close()
         try:
             return super().handle_request(req, conn)
@@ -504,7 +504,9 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
         ending.start()
 
 
-def _called(application: Any, hint: str, environ: Any, start_response: Any) -> Any:
+def _called(
+    application: Any, worker: ThreadWorker, hint: str, environ: Any, start_response: Any
+) -> Any:
     """Call the *application*; the wire of the connection is told of its answer. *hint*:
     the line that an answer has whose connection is kept.
     """
@@ -513,22 +515,26 @@ def _called(application: Any, hint: str, environ: Any, start_response: Any) -> A
     wire = getattr(getattr(answer, "req", None), "wire", None)
     if wire is not None:
         wire.answer = answer
-        if hint and type(answer) is Response:
+        if type(answer) is Response:
             answer.__class__ = _Answer
-            answer.hint = hint
+            answer.hint, answer.worker = hint, worker
     return application(environ, start_response)
 
 
 class _Answer(Response):  # type: ignore[misc]
-    """An answer of gunicorn's that says for how long its connection is kept. gunicorn
-    takes that header from no application.
+    """An answer of gunicorn's that says for how long its connection is kept, or that it
+    is the last, because the worker stops. gunicorn takes neither header from an
+    application.
     """
 
     hint: str
+    worker: ThreadWorker
 
     def default_headers(self) -> Any:
+        if not self.worker.alive:
+            self.force_close()
         headers = super().default_headers()
-        if KEPT in headers:
+        if self.hint and KEPT in headers:
             headers.append(self.hint)
         return headers
 

@@ -169,6 +169,8 @@ def hint(around: Around, config: ReaperConfig) -> None:
     def stream_send(method: Any) -> Any:
         async def instead(self: Any, event: Any) -> None:
             if type(event) is Response and event.status_code >= 200:
+                if self.context.terminated.is_set():
+                    event = _last(self, event)
                 seconds = said(self.config.keep_alive_timeout)
                 if (
                     seconds
@@ -180,6 +182,18 @@ def hint(around: Around, config: ReaperConfig) -> None:
             await method(self, event)
 
         return instead
+
+
+def _last(protocol: Any, event: Any) -> Any:
+    """*event*, hypercorn's `Response` during a stop, with `Connection: close`, if
+    *protocol* is guarded and the answer does not have it.
+    """
+    full = protocol.keep_alive_requests >= protocol.config.keep_alive_max_requests
+    if full or not hasattr(getattr(protocol.send, "__self__", None), CARRIER):
+        return event
+    if any(name.lower() == b"connection" for name, _ in event.headers):
+        return event
+    return replace(event, headers=[*event.headers, (b"connection", b"close")])
 
 
 def _is_kept(protocol: Any) -> bool:

@@ -24,7 +24,7 @@ _BOTH = able(
     *(LEASES, LAST, REFUSES, HINT, STREAMS, CANCELS, WINDOW),
     keep_alive="hypercorn's own 5 s holds until you set this; of two that are set, the shorter",
     drain="unless hypercorn's graceful_timeout is set",
-    drain_idle="at max_age, and over HTTP/2 at a stop",
+    drain_idle="",
 )
 
 CARD = Card(

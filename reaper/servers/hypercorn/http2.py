@@ -126,10 +126,18 @@ class Session(Engine):
             self.carrier.close()
 
 
+def is_asked(server: Any) -> bool:
+    """Whether *server*, a `TCPServer`, is answering a request over HTTP/1."""
+    inner = getattr(getattr(server, "protocol", None), "protocol", None)
+    theirs = getattr(getattr(inner, "connection", None), "their_state", None)
+    return getattr(theirs, "__name__", "IDLE") not in ("IDLE", "CLOSED", "ERROR")
+
+
 def close(method: Any) -> Any:
     """Close the connection of *server*, a `TCPServer`, which is idle. During a stop, a
-    client that still has to take something is sent GOAWAY and waited for, until the end
-    of the stop at the latest.
+    client of HTTP/1 has `drain_idle`: its next request may be on its way. One of HTTP/2
+    that still has to take something is sent GOAWAY and waited for, until the end of the
+    stop at the latest.
 
     Args:
         method: hypercorn's `_initiate_server_close`, which this one replaces.
@@ -137,7 +145,12 @@ def close(method: Any) -> Any:
 
     async def instead(server: Any) -> None:
         session = session_of(getattr(server.protocol, "protocol", None))
-        if session is None or not server.context.terminated.is_set():
+        stops = server.context.terminated.is_set() and hasattr(server, CARRIER)
+        if session is None and stops:
+            await server.context.sleep(getattr(server, CARRIER)().config.timeouts.drain_idle)
+            if is_asked(server):
+                return  # the answer says that it is the last, and hypercorn closes after it
+        if session is None or not stops:
             await method(server)
             return
         if session.leaving or session.owes():

@@ -52,7 +52,7 @@ ASYNCIO = Foreign(
     _BOTH
     | {
         "hypercorn.asyncio.tcp_server:TCPServer": f"{_SERVER} reader writer",
-        "hypercorn.asyncio.worker_context:WorkerContext": "terminated",
+        "hypercorn.asyncio.worker_context:WorkerContext": "sleep terminated",
     },
 )
 TRIO = Foreign(
@@ -61,7 +61,7 @@ TRIO = Foreign(
     _BOTH
     | {
         "hypercorn.trio.tcp_server:TCPServer": f"{_SERVER} stream",
-        "hypercorn.trio.worker_context:WorkerContext": "terminated",
+        "hypercorn.trio.worker_context:WorkerContext": "sleep terminated",
     },
 )
 READER = Foreign(PYTHON, ("3.11", "3.14"), {"asyncio.streams:StreamReader": "_buffer _waiter"})
