@@ -31,7 +31,7 @@ from ..config.settings import ReaperConfig
 from ..driver import served, sockets
 from ..driver.ends import log
 from ..driver.options import Options, spelled_out
-from ..driver.served import Served, Terms, Wire
+from ..driver.served import Served, Terms, Wire, tried
 from ..driver.watched import check_handler, check_idle
 from ..errors import NotInstalled, one_line
 from ..policy import Phase
@@ -198,14 +198,15 @@ class Gate(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Watch the connection, and make way for its own protocol; or refuse it."""
-        if not self._reaper.welcomes():
+        inner = self._inner
+        if tried(self._reaper.welcomes) is False:
             refuse(self._reaper, transport, http=self._terms.http)
             return
-        inner = self._inner
         transport.set_protocol(inner)
-        made = watch(self._reaper, self._kind, transport, inner, self._terms)
+        made = tried(watch, self._reaper, self._kind, transport, inner, self._terms)
         inner.connection_made(transport)
-        made.opened()
+        if made is not None:
+            tried(made.opened)
 
 
 def guarded(
@@ -224,17 +225,19 @@ def guarded(
     known: weakref.WeakKeyDictionary[AsyncioReaper, Terms] = weakref.WeakKeyDictionary()
 
     def make() -> asyncio.BaseProtocol:
+        inner = factory()
         try:
             watcher = reaper()
+            found = known.get(watcher)
+            if found is None:
+                made: Any = cast(Any, kind).terms if terms is None else terms
+                found = known[watcher] = made(watcher)
+            return Gate(inner, watcher, kind, found)
         except Exception as error:
-            # asyncio closes the connection, and says why in debug mode only.
+            # asyncio would close the connection, and say why in debug mode only; and
+            # uvloop would accept none any more.
             log.error("no connection can be guarded: %s", one_line(error))
-            raise
-        found = known.get(watcher)
-        if found is None:
-            made: Any = cast(Any, kind).terms if terms is None else terms
-            found = known[watcher] = made(watcher)
-        return Gate(factory(), watcher, kind, found)
+            return cast(asyncio.BaseProtocol, inner)
 
     return make
 

@@ -58,6 +58,7 @@ from ..policy.phases import (
 )
 from ..policy.reasons import MAX_AGE, TUNNEL_AGE
 from . import sockets
+from .ends import log
 from .reaper import Reaper
 from .sockets import STAMP, TcpInfo
 from .watched import Watched, check_idle
@@ -773,6 +774,18 @@ def each_served(reaper: Reaper, act: Callable[[Served], object]) -> None:
             act(one)
 
     walk(reaper.driver.soon, reaper.driver.connections.values(), look)
+
+
+def tried(guard: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what *guard* returns, which guards a connection that a server is making.
+    If it raises, that is logged, None is returned, and the server has the connection as
+    it would without a guard.
+    """
+    try:
+        return guard(*arguments)
+    except Exception:
+        log.exception("a connection is not guarded")
+        return None
 
 
 def _weak(thing: Any, gone: Callable[[Any], object] | None = None) -> Callable[[], Any]:

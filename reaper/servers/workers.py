@@ -133,10 +133,14 @@ async def _answered(pages: Mapping[str, Page], asking: socket.socket) -> None:
 
 def inherited() -> int:
     """The least inode of the TCP sockets that this process listens on; 0: there is
-    none.
+    none, or nobody can tell: /proc is missing, or the last descriptor is used.
     """
     found = []
-    for name in os.listdir("/proc/self/fd"):
+    try:
+        names = os.listdir("/proc/self/fd")
+    except OSError:
+        return 0
+    for name in names:
         with suppress(OSError):
             number = int(name)
             status = os.fstat(number)

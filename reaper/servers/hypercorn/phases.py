@@ -18,7 +18,7 @@ from ...asyncio.guards import watch as watch_by
 from ...asyncio.overload import refuse
 from ...asyncio.reaper import AsyncioReaper, reaper_of
 from ...asyncio.transports import descriptor_of, is_tls
-from ...driver.served import Served, Terms, Wire
+from ...driver.served import Served, Terms, Wire, tried
 from ...policy import Phase
 from ..abandoned import link_of
 from ..configured import settings
@@ -81,16 +81,14 @@ def guarded_run(run: Any) -> Any:
         if not hasattr(self.writer, "transport"):
             await run(self)
             return
-        reaper, transport = reaper_of(config=settings), self.writer.transport
-        if not reaper.welcomes():
+        transport = self.writer.transport
+        reaper = tried(reaper_of, None, settings)
+        if reaper is not None and tried(reaper.welcomes) is False:
             refuse(reaper, transport, http=True, heard=bytes(self.reader._buffer))
             return
-        watch(self, reaper)
-        if reaper.config.timeouts.abandoned and not is_tls(transport):
-            setattr(self, LINK, partial(link_of, transport))
-        if self.context not in KNOWN:
-            stand_around(self, reaper)
-        rests = reaper.resting is not None and is_tls(transport)
+        if reaper is not None:
+            tried(_guard, self, reaper)
+        rests = reaper is not None and reaper.resting is not None and is_tls(transport)
         if rests:
             leave_little(self.reader)
         try:
@@ -101,6 +99,16 @@ def guarded_run(run: Any) -> Any:
             forget(self)
 
     return serve
+
+
+def _guard(server: Any, reaper: AsyncioReaper) -> None:
+    """Guard the connection of *server*, a `TCPServer`, and its application."""
+    transport = server.writer.transport
+    watch(server, reaper)
+    if reaper.config.timeouts.abandoned and not is_tls(transport):
+        setattr(server, LINK, partial(link_of, transport))
+    if server.context not in KNOWN:
+        stand_around(server, reaper)
 
 
 def bounded(method: Any) -> Any:

@@ -13,6 +13,7 @@ def change(module: ModuleType, visit: Visit) -> None:
     """Guard every connection that a server reads requests from."""
     from tornado.tcpserver import TCPServer
 
+    from ...driver.served import tried
     from .phases import note
 
     @after(module.HTTP1Connection, "__init__")
@@ -20,7 +21,7 @@ def change(module: ModuleType, visit: Visit) -> None:
         _result: None, conn: Any, stream: Any, is_client: bool, *_others: Any, **_options: Any
     ) -> None:
         if not is_client:
-            note(conn, stream)
+            tried(note, conn, stream)
 
     @after(TCPServer, "add_sockets")
     def told(_result: None, _server: Any, sockets: Iterable[Any]) -> None:

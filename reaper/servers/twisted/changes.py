@@ -10,6 +10,7 @@ from ..guest import Visit, after
 
 def change(module: ModuleType, visit: Visit) -> None:
     """Guard every connection that Twisted accepts on a loop of asyncio's."""
+    from ...driver.served import tried
     from .phases import note
 
     def on_asyncio(which: Any) -> bool:
@@ -21,7 +22,7 @@ def change(module: ModuleType, visit: Visit) -> None:
     @after(module.Server, "__init__")
     def met(_result: None, transport: Any, *_others: Any, **_options: Any) -> None:
         if on_asyncio(transport):
-            note(transport)
+            tried(note, transport)
 
     @after(module.Port, "startListening")
     def told(_: None, port: Any) -> None:

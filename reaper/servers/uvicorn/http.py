@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import h11
 from uvicorn.config import Config
@@ -21,13 +21,14 @@ from ...asyncio import transports
 from ...config.settings import ReaperConfig
 from ...driver import sockets
 from ...driver.served import TIMED_OUT
+from ...errors import one_line
 from ...journal import Journal
 from ...policy import ANSWERS, Phase
 from ...policy.reasons import DRAIN, MAX_AGE
 from ..abandoned import link_of
 from .base import QUEUED_BYTES, Guarded
 from .idle import IdleProtocol
-from .shared import CLOSE, shared_by
+from .shared import CLOSE, log, shared_by
 from .tunnel import tunnel
 
 
@@ -72,8 +73,13 @@ class GuardedHttp(Guarded):
         """
         if not config.loaded:  # a program that makes protocols itself, as uvicorn's own would do
             config.load()
-        shared = shared_by(config, cls.settings, cls.journal, server_state)
-        return cls.SILENT(shared, shared.origin(cls, config, server_state, app_state, _loop))
+        try:
+            shared = shared_by(config, cls.settings, cls.journal, server_state)
+            return cls.SILENT(shared, shared.origin(cls, config, server_state, app_state, _loop))
+        except Exception as error:  # uvloop would accept no connection any more
+            log.error("a connection is not guarded: %s", one_line(error))
+            kind: Any = next(each for each in cls.__mro__ if each.__module__.startswith("uvicorn."))
+            return cast(IdleProtocol, kind(config, server_state, app_state, _loop))
 
     @classmethod
     def configured(
