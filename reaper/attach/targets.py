@@ -313,9 +313,30 @@ def parse_address(text: str) -> Address:
 def descendants(pids: Iterable[int]) -> list[int]:
     """*pids* and all processes that come from them, but never this one nor any that has
     ended.
+
+    What cannot be read of others, as where /proc is mounted with `hidepid`, hides
+    nobody else. psutil gives up at the first process that it may not read.
     """
+    parents = _parents()
+    children: dict[int, list[int]] = {}
+    for pid, parent in parents.items():
+        children.setdefault(parent, []).append(pid)
     found: set[int] = set()
-    for pid in pids:
-        with suppress(psutil.Error):
-            found |= {pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))}
+    waiting = [pid for pid in pids if pid in parents]
+    while waiting:
+        pid = waiting.pop()
+        if pid not in found:
+            found.add(pid)
+            waiting += children.get(pid, [])
     return sorted(found - {os.getpid()})
+
+
+def _parents() -> dict[int, int]:
+    """The parent of each process that can be read."""
+    found = {}
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        with suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
+            # The name of the program may hold anything, a closing bracket too.
+            fields = file.read().rpartition(b")")[2].split()
+            found[int(name)] = int(fields[1])
+    return found
