@@ -120,8 +120,8 @@ class Keeper(Generic[Key, Thing]):
         cancelled while it waits lets go; when nobody waits any more, the make is
         cancelled.
 
-        Raises, on entering:
-            KeeperClosed: the keeper closes, or is closed. Nothing was made.
+        Raises:
+            KeeperClosed: on entering: the keeper closes, or is closed.
             RuntimeError: the block was entered before.
             Exception: what `make` raised; all who waited for it hear it, and nothing is
                 kept.

@@ -85,8 +85,8 @@ class ThreadKeeper(Generic[Key, Thing]):
         for one that is being ended waits for that end, and gets a new one (at once with
         `overlap`). Nobody waits for another key's make or end.
 
-        Raises, on entering:
-            KeeperClosed: the keeper closes, or is closed. Nothing was made.
+        Raises:
+            KeeperClosed: on entering: the keeper closes, or is closed.
             RuntimeError: the block was entered before; or the process was forked.
             Exception: what `make` raised; all who waited for it hear it, and nothing is
                 kept.
