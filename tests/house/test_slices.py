@@ -36,6 +36,7 @@ BOUNDED = {
     "driver/vanished.py: chunk.items": "a chunk",
     "driver/vanished.py: self._known": "counted, where nothing is armed: once in an eighth of `vanished`",
     "driver/vanished.py: slot.chunks": "chunks, not connections",
+    "servers/uvicorn/http.py: cls.__mro__": FEW,
     "trio/linger.py: self._waiting": "`LINGERERS` at the most",
     "trio/parking.py: self._by_fd": "it is what `slices` is given",
     "trio/reaper.py: self._lots": FEW,

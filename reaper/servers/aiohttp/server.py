@@ -24,7 +24,7 @@ from ...asyncio.serve import loop_factory
 from ...config.durations import NEVER
 from ...config.settings import ReaperConfig
 from ...driver.driver import Call
-from ...driver.served import served_by
+from ...driver.served import each_served
 from ...errors import printable
 from ...policy import Phase
 from ..abandoned import Abandoned, link_of
@@ -273,8 +273,7 @@ def _stop_gently(server: Any, reaper: AsyncioReaper) -> None:
     close_idle, end = server.pre_shutdown, server.shutdown
 
     def tell() -> None:
-        for served in served_by(reaper):
-            served.tell_last()
+        each_served(reaper, lambda served: served.tell_last())
 
     async def shutdown(timeout: float | None = None) -> None:
         if server.connections:
