@@ -175,7 +175,7 @@ MAX_AGE = _row(
     "max_age",
     "timeouts.max_age",
     "attach.max_age",
-    given_by=("asyncio", "servers", "attach"),
+    given_by=("driver", "servers", "attach"),
     client="had an old connection; it was closed between two requests",
     mend="nothing",
 )
