@@ -22,7 +22,7 @@ from reaper.pipeline.audit.run import Settings, audit
 from reaper.pipeline.read.inputs import check
 from reaper.pipeline.report.run import Charted, gather, mass_reaps, render
 from tests.conftest import Ran
-from tests.helpers.pipeline_traffic import WALL, S, write
+from tests.helpers.pipeline_traffic import WALL, S, journal, play, write
 from tests.pipeline.test_losses import ASKED, written
 
 Browse = Callable[..., subprocess.CompletedProcess[str]]
@@ -41,12 +41,32 @@ def answers(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Answers:
     held = {
         "listener": "echo",
         "activities": 9,
-        "bytes": None,
+        "bytes": 3.0,
         "idle_share": 0.9,
         "held_ns": 40 * S,
     }
     charted = replace(gather(audited, inputs), mass=[(10.0, 90, 4)], suspects=[{"conn": 7, **held}])
     return audited.summary, advise(spark, inputs, None, Policy(max_cut=0.5)), charted
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "accused"), [(None, False), (3, True), (300, False)], ids=["unsaid", "few", "many"]
+)
+def test_only_bytes_that_rows_state_make_a_slow_drip(
+    spark: Any, tmp_path: Path, nbytes: int | None, accused: bool
+) -> None:
+    with journal(tmp_path / "server", 1) as ours:
+        log = ours.open(S, 10_000, "echo")
+        for number in range(1, 9):
+            log.touch((1 + 8 * number) * S, nbytes)
+        log.close_peer(70 * S)
+        play("open 0 5; touch 1; close_peer 2", S, ours)
+    inputs = check([tmp_path / "server"], now_ns=WALL)
+    audited = audit(spark, inputs, None, tmp_path / "out", Settings())
+    charted = gather(audited, inputs)
+    assert [suspect["conn"] for suspect in charted.suspects] == ([log.conn] if accused else [])
+    page = render(audited.summary, advise(spark, inputs, None, Policy(max_cut=0.5)), charted)
+    assert ("slow drips cannot be told from" in page) == (nbytes is None)
 
 
 def loaded(page: str) -> list[str]:
@@ -170,7 +190,7 @@ def test_offenders_and_names_are_shown_and_escaped(answers: Answers) -> None:
 
 
 def test_a_page_without_data_says_so(answers: Answers) -> None:
-    nothing = Charted(1.0, [], 0.1, False, 1.0, {}, {}, {}, [], [])
+    nothing = Charted(1.0, [], 0.1, False, 1.0, {}, {}, {}, [], [], True)
     empty = {**answers[0], "connections": 0, "listeners": {}}
     page = render(empty, {**answers[1], "config": {}, "listeners": {}}, nothing)
     wanted = ("Nothing was closed for silence.", "Nothing happened.", "nothing can be advised")

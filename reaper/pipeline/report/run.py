@@ -70,6 +70,8 @@ class Charted:
     first.
     """
     suspects: list[dict[str, Any]]
+    bytes_known: bool
+    """Whether any row says how many bytes came."""
 
 
 def gather(audited: Audit, server: Inputs) -> Charted:
@@ -80,8 +82,9 @@ def gather(audited: Audit, server: Inputs) -> Charted:
     begun, over = F.col("opened") + F.col("offset_ns"), F.col("ended") + F.col("offset_ns")
     joined = "joined" in audited.summary
     first, last = F.min(F.coalesce(begun, over)), F.max(F.greatest(begun, F.coalesce(over, begun)))
-    span = frame.agg(first, last, *([F.count("seen_lateness_ns")] if joined else [])).collect()[0]
-    start, end, observed = span[0] or 0, span[1] or 1, span[2] if joined else 0
+    seen = [F.count("seen_lateness_ns")] if joined else []
+    span = frame.agg(first, last, F.count("nbytes"), *seen).collect()[0]
+    start, end, observed = span[0] or 0, span[1] or 1, span[3] if joined else 0
     width = round(round_s((end - start) / BINS / 1e9) * 1e9)
     lateness = F.col("seen_lateness_ns" if observed else "lateness_ns")
     slice_ns, tick_ns = round(round_s(tick / 10) * 1e9), round(tick * 1e9)
@@ -114,6 +117,7 @@ def gather(audited: Audit, server: Inputs) -> Charted:
         closed=closed,
         mass=mass_reaps(reaped_by_tick, opened_by_tick, tick),
         suspects=suspects,
+        bytes_known=span[2] > 0,
     )
 
 
@@ -157,7 +161,8 @@ def _suspects(frame: Any) -> list[dict[str, Any]]:
     timeout = F.coalesce("end_timeout_ms", "open_timeout_ms").cast("long") * 1_000_000
     mean_idle = F.col("activity_idle_ns") / F.col("activities")
     mean_bytes = F.col("nbytes") / F.col("activities")
-    few = F.coalesce(mean_bytes, F.lit(0)) <= 16
+    # Bytes that no row states are not few: they are not known.
+    few = mean_bytes <= 16
     found = frame.where((F.col("activities") >= 3) & (mean_idle > 0.5 * timeout) & few).select(
         "conn",
         F.coalesce("listener", F.lit("(none)")).alias("listener"),
@@ -432,6 +437,9 @@ def _trade_chart(shown: list[tuple[str, dict[str, Any]]], allowed: float) -> str
 
 
 def _drips(charted: Charted) -> str:
+    if not charted.bytes_known:
+        unknown = "No row says how many bytes came: slow drips cannot be told from other clients."
+        return card("Slow drips", unknown, "")
     if not charted.suspects:
         return ""
     rows = [
@@ -439,7 +447,7 @@ def _drips(charted: Charted) -> str:
             str(s["conn"]),
             s["listener"],
             str(s["activities"]),
-            "not logged" if s["bytes"] is None else f"{s['bytes']:.1f}",
+            f"{s['bytes']:.1f}",
             f"{s['idle_share']:.0%}",
             seconds(s["held_ns"] / 1e9),
         ]
