@@ -53,14 +53,18 @@ LEAST_LATE = 1.5
 FAULTS = (
     *("early", "late", "lying_due", "missed", "missed_close", "forgotten", "while_suspended"),
     *("lost", "doubled", "after_end", "claims_none", "backward", "busy_stall"),
+    *("opening_gone", "uncounted", "claims_before", "unsaid_deadline", "lying_told"),
 )
-IN_FULL_ALONE = ("claims_none", "backward")
+"""The last five are exemptions that no row grants."""
+IN_FULL_ALONE = ("claims_none", "backward", "claims_before")
 """What a journal in `gaps` mode cannot show: it has no row of a change between short
 silences.
 """
-BY_CLIENT = ("unheard", "seen_late")
-"""What a server's journal cannot show: bytes that it did not note, and a close that
-came later than it says.
+IN_GAPS_ALONE = ("uncounted",)
+"""In `full` mode each activity has a row."""
+BY_CLIENT = ("unheard", "seen_late", "unseen")
+"""What a server's journal cannot show: bytes that it did not note, a close that came
+later than it says, and one that never came.
 """
 WAYS = (0.0005, 0.0005, 0.02, 0.2)
 """Seconds that bytes take to the other side."""
@@ -148,10 +152,17 @@ class Connection:
     def live(self) -> None:
         """Be active for a while, by the law."""
         for _ in range(self.chance.randint(0, 5)):
-            getattr(self, self.chance.choice(("speak", "speak", "work", "park", "set", "spare")))()
+            getattr(
+                self, self.chance.choice(("speak", "speak", "chat", "work", "park", "set", "spare"))
+            )()
 
     def speak(self) -> None:
         self.touch(self.between(self.now + 0.01, self.due + 0.9))
+
+    def chat(self) -> None:
+        """Be silent for so short times that no row says so, in `gaps` mode."""
+        for _ in range(self.chance.randint(5, 40)):
+            self.touch(self.now + 0.9)
 
     def set(self) -> None:
         self.speak()
@@ -244,7 +255,31 @@ class Connection:
         elif self.fault == "seen_late" and self.seen is not None:
             self.log.reap(at(self.loop.awake(due + 0.5)), at(due))
             self.seen.close_peer(at(late + 1.5 + 2 * self.way))
-        elif self.fault != "forgotten":
+        elif self.fault == "unseen" and self.seen is not None:
+            self.log.reap(at(self.loop.awake(due + 0.5)), at(due))
+        elif self.fault == "uncounted":
+            before, self.timeout = self.log.n, 30
+            self.log.timeout_ms = 30_000
+            self.touch(self.now + 0.5)
+            for _ in range(3000):  # more than final checks may have ended
+                self.touch(self.now + 0.9)
+            self.log.n = before
+            self.close(self.now + 0.1, by_peer=by_peer)
+        elif self.fault == "claims_before":
+            self.speak()
+            self.log.timeout_ms = 60_000
+            self.touch(self.now + 0.5)
+            self.log.timeout_ms = 2000
+            self.log._timeout_ms = 60_000
+            self.touch(self.last + self.loop.length + 40)
+            self.close(self.last + 0.1, by_peer=by_peer)
+        elif self.fault == "unsaid_deadline":
+            self.log._timeout_ms = None
+            t = self.now + self.loop.length + 1000
+            self.log.reap(at(t), at(t), deadline=True)
+            if self.seen is not None:
+                self.seen.close_peer(at(t + self.way))
+        elif self.fault not in ("forgotten", "opening_gone", "lying_told"):
             if self.chance.random() < 0.5:
                 self.reap(self.loop.awake(due + self.between(0, 1.2)), due)
             else:
@@ -269,16 +304,24 @@ def write_world(
     """
     mode = chance.choice(("full", "gaps"))
     of = chance.randint(1, 6) if way is None else chance.randint(4, 8)
-    possible = [each for each in FAULTS if mode == "full" or each not in IN_FULL_ALONE]
+    possible = [
+        each for each in FAULTS if each not in (IN_GAPS_ALONE if mode == "full" else IN_FULL_ALONE)
+    ]
     possible += BY_CLIENT * 3 if way is not None else ()
     wrong = chance.random() < 0.5
     planted = {chance.randrange(of): chance.choice(possible)} if wrong else {}
+    if "opening_gone" in planted.values():
+        planted = {0: "opening_gone"}
     loop = Loop()
     if chance.random() < 0.4 and "busy_stall" not in planted.values():
         loop = Loop(chance.randint(100, 3000) / 10, chance.randint(2, 300) / 10)
     starts = 2 if chance.random() < 0.25 and of > 1 else 1
     loses = chance.random() < 0.15
     rotate_bytes, doubts = chance.choice((1, 1 << 20)), []
+    # Retention takes the file with the opening of the first.
+    retained = planted.get(0) == "opening_gone" or (not planted and chance.random() < 0.2)
+    if retained:
+        loses, rotate_bytes, starts = False, 1, 1
     with ExitStack() as stack:
 
         def opened(side: str, of: int, **options: Any) -> Journal:
@@ -313,9 +356,11 @@ def write_world(
                 *(chance, journal, f"{writer}", 1.0 + number, chance.choice(TIMEOUTS), found, loop),
                 *(clients, way or 0.0, writer * 1000 + number),
             )
+            if number == 0 and retained:
+                journal.flush()
             each.live()
             each.end()
-            if found in ("lost", "doubled"):
+            if found in ("lost", "doubled", "lying_told"):
                 edits.append((each.conn, found))
             if chance.random() < 0.3:
                 journal.flush()
@@ -336,6 +381,8 @@ def write_world(
             # What is written last is lost as well where the queue is full.
             if any(journal.statistics().dropped for journal in each_of):
                 doubts.append(f"rows of the {side} were dropped")
+    if retained:
+        min((place / "server").glob("*.parquet"), key=lambda path: path.name).unlink()
     for conn, how in edits:
         edit(place / "server", conn, how, chance)
     if starts > 1:
@@ -354,9 +401,23 @@ def under_one_name(directory: Path) -> None:
 
 
 def edit(directory: Path, conn: int, how: str, chance: random.Random) -> None:
-    """A row of *conn* is lost, or there twice."""
+    """A row of *conn* is lost, or there twice; or those by which it is open say that it
+    is due much later.
+    """
     files = sorted(directory.glob("*.parquet"))
     tables = [pq.read_table(path) for path in files]
+    if how == "lying_told":
+        for path, table in zip(files, tables, strict=True):
+            told = [
+                2 * END if of == conn and reason == "open" else due
+                for of, reason, due in zip(
+                    *(table[name].to_pylist() for name in ("conn", "reason", "due_ns")),
+                    strict=True,
+                )
+            ]
+            field = table.schema.get_field_index("due_ns")
+            pq.write_table(table.set_column(field, "due_ns", pa.array(told, pa.int64())), path)
+        return
     rows = [
         (file, row)
         for file, table in enumerate(tables)
@@ -411,6 +472,7 @@ def result_of(
     violations = sorted({row.verdict for row in rows if row.verdict in VIOLATIONS})
     runs = [run for run in server.runs if run.writer == writer]
     doubts = sorted({row.unjudged for row in rows if row.unjudged is not None})
+    doubts += ["ended on one side" for row in rows if getattr(row, "one_end", False)]
     doubts += ["rows dropped" for run in runs if run.dropped]
     for run in runs:
         seen = {row.conn for row in rows if run.first_conn <= row.conn <= run.last_conn}
@@ -429,6 +491,8 @@ def result_of(
         and (not skew["consistent"] or (skew["spread"] or 0.0) > summary["settings_s"]["flight"])
     ):
         doubts.append("clocks")
+    if known.faults and any(getattr(row, "steps", False) for row in rows):
+        doubts.append("not compared")  # and counted: of many worlds these are few
     if any(DROPPED_BY_THE_CLIENT in reason for reason in summary["reasons"]):
         doubts.append("rows of the client dropped")
     return ("fail" if violations else "inconclusive" if doubts else "pass"), violations + doubts
@@ -467,6 +531,7 @@ def answers(session: Any, seeds: range) -> list[Answer]:
         answer, server = judged(session, worlds.values(), Path(place) / "out", way is not None)
         of: dict[int, list[Any]] = {writer: [] for writer in worlds}
         columns = ("conn", "verdict", "unjudged", "lifetime_ns", *PIECES)
+        columns += ("one_end", "steps") if way is not None else ()
         for row in answer.connections.select(*columns).collect():
             of[row.conn >> SEQUENCE_BITS].append(row)
         for writer, seed in enumerate(seeds, 1):

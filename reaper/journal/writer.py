@@ -37,6 +37,9 @@ RETRY_LEAST, RETRY_MOST = 1.0, 60.0
 ANCHOR_SECONDS = 60.0
 """Seconds after which the relation to the wall clock is measured again."""
 
+STEP_NS = 100_000_000
+"""By how much the relation may change before it is measured anew at once."""
+
 ALIVE_SECONDS = 300.0
 """Seconds without a row after which the writer leaves one of its own: a server without
 traffic is not a missing one.
@@ -273,7 +276,7 @@ class Writer:
                 self._pause = min(2 * self._pause, RETRY_MOST)
 
     def _write(self, rows: list[Row], repeated: bool = False) -> None:
-        if time.monotonic() - self._anchored >= ANCHOR_SECONDS:
+        if time.monotonic() - self._anchored >= ANCHOR_SECONDS or self._stepped():
             self._anchor = self._measure()
             self._anchored = time.monotonic()
         if self._stream is not None and not self._stream.in_place:
@@ -346,6 +349,13 @@ class Writer:
             pa.repeat(pa.scalar(self._anchor[1] - self._anchor[0], pa.int64()), len(rows))
         )
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _stepped(self) -> bool:
+        """Whether the clock has moved against the wall clock since the latest anchor:
+        one of them was set, or the machine was suspended.
+        """
+        moved = self.wall_ns() - self.clock_ns() - (self._anchor[1] - self._anchor[0])
+        return abs(moved) > STEP_NS
 
     def _measure(self) -> Anchor:
         """Read the three clocks at one instant: of five tries, the one that took least

@@ -10,6 +10,7 @@ import asyncio
 import http.client
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
+import pyarrow as pa
 import trio
 
 import reaper.asyncio
@@ -29,8 +31,8 @@ from tests.pipeline.test_kinds import changed, column
 
 pytestmark = pytest.mark.slow
 
-TICK, THRESHOLD, IDLE = 0.1, 0.3, 2.0
-SPOKEN = 20
+TICK, THRESHOLD, IDLE = 0.1, 1.0, 2.0
+SPOKEN = 35
 """Words of a client, a tick apart: the time without a row that no count explains is
 then beyond the threshold several times.
 """
@@ -64,6 +66,9 @@ def on_asyncio(place: Path) -> None:
                 writer.close()
                 assert await silent.read() == b""
                 other.close()
+                for each in (writer, other):
+                    with suppress(ConnectionError):
+                        await each.wait_closed()
                 server.close()
 
     asyncio.run(main())
@@ -111,7 +116,7 @@ def over_http(place: Path) -> None:
     )
     try:
         asked = http.client.HTTPConnection("127.0.0.1", process.port, timeout=30)
-        for _ in range(2 * SPOKEN):
+        for _ in range(SPOKEN):
             asked.request("GET", "/")
             asked.getresponse().read()
             time.sleep(TICK)
@@ -121,6 +126,11 @@ def over_http(place: Path) -> None:
 
 
 SERVERS = {"asyncio": on_asyncio, "trio": on_trio, "http": over_http}
+
+
+def without_stalls(table: pa.Table) -> pa.Table:
+    reasons = table["reason"].cast(pa.string())
+    return table.filter(pa.compute.fill_null(pa.compute.not_equal(reasons, "stall"), True))
 
 
 @pytest.mark.parametrize("name", SERVERS)
@@ -135,8 +145,11 @@ def test_what_a_server_counts_explains_its_time_without_a_row(
     SERVERS[name](place)
     summary = answered(place)
     assert (summary["result"], summary["reasons"]) == ("pass", [])
-    forged = changed(lambda _: None, column("n", 0, ("close_peer", "close_app", "reap")))
+    # Nor does a stall of a busy machine explain it.
+    uncounted = column("n", 0, ("close_peer", "close_app", "reap", "config"))
+    forged = changed(lambda _: None, lambda table: uncounted(without_stalls(table)))
     forged(place)
     summary = answered(place)
-    assert summary["result"] == "inconclusive"
-    assert "more than its activities, as counted, can have left" in summary["reasons"][0]
+    assert summary["result"] != "pass"
+    said = "more than its activities, as counted, can have left"
+    assert any(said in reason for reason in summary["reasons"])

@@ -155,22 +155,27 @@ def _rules(frame: DataFrame, limit: Column) -> DataFrame:
     fresh = (F.col("_final") <= ns(F.col("_timeout_ms")) + limit) | full
     fresh |= F.col("_by_told") & (log_end - F.greatest("told_due_ns", "told") <= limit)
     by_due = (F.col("reaps") > 0) & F.col("due_ns").isNotNull()
-    unsaid = full & (
+    # Where the opening is in a file that is gone, so may be what put them in force.
+    unsaid = (full & ~no_opening) & (
         (F.col("claimed_least_ms") < F.col("stated_least_ms"))
         | (F.col("claimed_most_ms") > F.col("stated_most_ms"))
     )
     # A deadline that nothing but its own row says was all that was in force.
     by_deadline = (F.col("reaps") > 0) & F.col("end_timeout_ms").isNull()
-    by_deadline &= (F.col("changes") == 0) & F.col("changed").isNull()
+    by_deadline &= ~_is(F.col("last_change") > F.col("ended") - F.col("end_idle_ns"))
     unsaid |= (
         ~full
         & by_deadline
         & (F.col("end_idle_ns") > ns(F.col("last_timeout_ms")) + limit)
-        & (F.col("last_timeout_ms") > 0)
+        & (F.col("end_idle_ns") > F.col("gap_threshold_ns") + limit)
     )
-    unwritten = F.greatest(F.col("_count") - F.col("activities"), _nothing()) + 1
+    rowless = F.greatest(F.col("_count") - F.col("activities"), _nothing())
     longest = F.col("gap_threshold_ns") + F.col("tick_ns")
-    written = F.coalesce("averted_idle_ns", _nothing()) + F.col("stood_ns")
+    # A silence that a final check ended has a row of that check, and one more of the
+    # bytes, or is counted among those without.
+    checked = F.floor(F.coalesce("averted_idle_ns", _nothing()) / F.greatest("averts", F.lit(1)))
+    written = checked * F.least(rowless, F.col("averts")) + F.col("stood_ns")
+    most = (rowless + 1) * longest + written
     return (
         frame.withColumns(
             {
@@ -178,7 +183,7 @@ def _rules(frame: DataFrame, limit: Column) -> DataFrame:
                 "_fresh": _is(fresh),
                 "_unsaid": _is(unsaid | (F.col("unsaid") > 0)),
                 "_uncounted_ns": F.when(
-                    ~full, F.greatest(F.col("_short") - unwritten * longest - written, _nothing())
+                    ~full, F.greatest(F.col("_short") - most, _nothing())
                 ).otherwise(_nothing()),
                 "_broken": F.col("verdict").isin(*VIOLATIONS),
             }

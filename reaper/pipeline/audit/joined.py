@@ -13,14 +13,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
 from ..engine import F, together
 from ..read.frames import lifetimes, ns, read_events, runs_frame, small_frame, with_run
 from ..read.inputs import Inputs
-from ..read.runs import Stalls, Timeline
+from ..read.runs import FAR_NS, Stalls, Stretch, Timeline
 from .silences import excuse
 
 if TYPE_CHECKING:
@@ -38,9 +38,6 @@ connection not yet accepted.
 
 BRIEF_NS = 60_000_000_000
 """For a connection that lasted no longer, both ends have the same skew."""
-
-FAR_NS = 1 << 62
-"""Beyond every instant."""
 
 NEGLIGIBLE_SKEW_NS = 5_000_000
 """A skew of at most this changes no verdict: the tolerance is wider."""
@@ -73,6 +70,13 @@ MOST_ROUND_TRIP_NS = 1_000_000_000
 late.
 """
 
+STRETCHES = pa.schema(
+    [("p_run", pa.int32()), ("p_from", pa.int64()), ("p_to", pa.int64()), ("p_ns", pa.int64())]
+)
+"""Grain: one row per stretch of a run whose clock was set, or stood still; see
+`Timeline.stretches`.
+"""
+
 SAME_CLOCK_NS = 1_000_000
 """How far two timelines may disagree that are read off one clock."""
 
@@ -87,8 +91,22 @@ class Side:
     lives: DataFrame
     """One row per connection, with the columns of its run."""
     stalls: Stalls
+    placed_stalls: Stalls
+    """The same, where a clock was set or stood still, by the anchors of that time."""
+    stretches: dict[int, list[Stretch]]
+    """Run -> the stretches of one whose clock was set or stood still; see
+    `Timeline.stretches`.
+    """
     apart: list[int]
     """The runs without a place on the timeline. Their connections find no pair."""
+
+
+class Far(NamedTuple):
+    """Connections of both logs with the same addresses, and other times."""
+
+    connections: int
+    seconds: float
+    """By how much the server's are later, in the median."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +120,10 @@ class Joined:
     """How many connections the client opened."""
     client_only: int
     """How many of them are not among the server's."""
+    far: Far | None = None
+    """The connections that the logs have in common, at other times; None: none was
+    looked for.
+    """
 
 
 def read(spark: SparkSession, inputs: Inputs, timeline: Timeline) -> Side:
@@ -110,7 +132,16 @@ def read(spark: SparkSession, inputs: Inputs, timeline: Timeline) -> Side:
     """
     runs = runs_frame(spark, inputs.runs, timeline)
     lives = with_run(lifetimes(read_events(spark, inputs), inputs.files), runs)
-    return Side(inputs, runs, lives, timeline.stalls(inputs.runs), timeline.apart(inputs.runs))
+    stretches = {run.index: timeline.stretches(run) for run in inputs.runs}
+    return Side(
+        inputs,
+        runs,
+        lives,
+        timeline.stalls(inputs.runs),
+        timeline.stalls(inputs.runs, placed=True),
+        {run: each for run, each in stretches.items() if len(each) > 1},
+        timeline.apart(inputs.runs),
+    )
 
 
 def join(
@@ -136,16 +167,17 @@ def join(
         flight_ns: See `judge_pairs`.
         write: Keeps a frame, and returns it as it reads back.
     """
-    view = client_view(without_peer(client.lives, client.apart))
+    view = client_view(placed(spark, without_peer(client.lives, client.apart), client.stretches))
     # The server's own verdict comes before the join: both in one method would be too
     # long for Java to compile.
-    paired = pair(without_peer(judged, server.apart), view)
+    paired = pair(placed(spark, without_peer(judged, server.apart), server.stretches), view)
 
     tolerance_ns = SAME_CLOCK_NS if one_clock else flight_ns
 
     def judge_by_both(drift: Drift, compared: bool = True, round_trip_ns: int = 0) -> DataFrame:
         skewed = with_skew(spark, paired, drift)
-        excused = excuse(spark, seen(skewed), server.stalls, client.stalls, drift.at)
+        stalls = server.placed_stalls, client.placed_stalls
+        excused = excuse(spark, seen(skewed), *stalls, drift.at)
         return write(
             judge_pairs(
                 excused,
@@ -171,7 +203,7 @@ def join(
         drift = measure_drift(numbered)
         spread = measure_spread(with_skew(spark, numbered, drift))
         skew = replace(skew, spread=spread)
-        compared = spread is None or spread * 1e9 <= flight_ns
+        compared = (spread is None or spread * 1e9 <= flight_ns) and skew.consistent
         if drift.most_ns <= NEGLIGIBLE_SKEW_NS and compared:
             drift = NO_DRIFT
         else:
@@ -183,7 +215,53 @@ def join(
             drift, compared, min(round((skew.round_trip or 0.0) * 1e9), MOST_ROUND_TRIP_NS)
         )
     matched = connections.where(F.col("c_conn").isNotNull()).select("c_conn").distinct().count()
-    return Joined(connections, skew, client_seen, client_seen - matched)
+    far_off = None if matched else measure_far(connections, view)
+    return Joined(connections, skew, client_seen, client_seen - matched, far_off)
+
+
+def placed(spark: SparkSession, lives: DataFrame, stretches: dict[int, list[Stretch]]) -> DataFrame:
+    """*lives* with `steps`: whether the clock was set, or stood still, while the
+    connection was open, or when is not known; and with the offset of its time. Each row
+    once.
+
+    Nothing compares a connection that saw a step with the other side's clock. So each
+    of the others has one offset.
+    """
+    if not stretches:
+        return lives.withColumn("steps", F.lit(False))
+    rows = [(run, *stretch) for run, found in sorted(stretches.items()) for stretch in found]
+    first, last = F.coalesce("opened", "last_t"), F.coalesce("ended", "log_end_ns")
+    inside = (F.col("run") == F.col("p_run")) & (first >= F.col("p_from"))
+    inside &= last <= F.col("p_to")
+    whole = {run: found[0][2] for run, found in stretches.items()}
+    # One that saw a step is found by when it was opened, as well as that is known.
+    known = [(run, since, by) for run, found in stretches.items() for since, _, by in found]
+    opened = F.col("offset_ns")
+    for run, since, by in sorted(known, key=lambda each: (each[0], each[1])):
+        opened = F.when((F.col("run") == run) & (first >= since), F.lit(by)).otherwise(opened)
+    return (
+        lives.join(F.broadcast(small_frame(spark, rows, STRETCHES)), inside, "left")
+        .withColumn("steps", F.col("p_run").isNull() & F.col("run").isin(*whole))
+        .withColumn("offset_ns", F.coalesce("p_ns", opened))
+        .drop(*STRETCHES.names)
+    )
+
+
+def measure_far(connections: DataFrame, client: DataFrame) -> Far | None:
+    """What the logs have in common, if time is not asked. None: nothing."""
+    begun = F.col("opened") + F.col("offset_ns")
+    ours = connections.where(begun.isNotNull() & F.col("peer").isNotNull())
+    by = (F.col("begun") - F.col("c_opened")).alias("by")
+    nearest = F.min(F.struct(F.abs(F.col("begun") - F.col("c_opened")).alias("distance"), by))
+    found = (
+        ours.select("conn", "peer", begun.alias("begun"))
+        .join(client.select("peer_key", "c_opened"), F.col("peer") == F.col("peer_key"), "inner")
+        .groupBy("conn")
+        .agg(nearest.alias("match"))
+        .agg(F.count(F.lit(1)), F.percentile_approx(F.col("match.by"), 0.5))
+    )
+    count, by_ns = found.collect()[0]
+    return Far(count, by_ns / 1e9) if count else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,13 +365,15 @@ def client_view(client: DataFrame) -> DataFrame:
     Its times are on the shared timeline: peer_key, c_conn, c_run, c_opened, c_last
     (last byte it sent, or the opening), c_ended, c_by_server; and c_silent_to: up to
     when it certainly sent nothing after c_last (null: not known), while c_timeout_ms
-    was in force.
+    was in force; c_steps, see `placed`; and c_awake_to: up to when its log would have
+    its end (null: not known).
     """
     last_sent = F.coalesce(F.col("ended") - F.col("end_idle_ns"), "last_activity", "opened")
     # Without an end a journal in `gaps` mode, or one with a hole, does not know the
     # last byte; ended, it sends no more.
     whole = F.when(F.col("full") & ~F.col("run_holed"), F.col("log_end_ns") + F.col("offset_ns"))
     silent_to = F.when(F.col("ended").isNotNull(), F.lit(FAR_NS)).otherwise(whole)
+    awake_to = F.when(~F.col("run_holed"), F.col("awake_to_ns") + F.col("offset_ns"))
     return client.where(F.col("peer").isNotNull() & (F.col("opens") > 0)).select(
         F.col("peer").alias("peer_key"),
         F.col("conn").alias("c_conn"),
@@ -304,6 +384,8 @@ def client_view(client: DataFrame) -> DataFrame:
         (F.col("by_peer") == 1).alias("c_by_server"),
         silent_to.alias("c_silent_to"),
         F.coalesce("end_timeout_ms", "last_timeout_ms").alias("c_timeout_ms"),
+        F.col("steps").alias("c_steps"),
+        awake_to.alias("c_awake_to"),
     )
 
 
@@ -321,7 +403,8 @@ def pair(server: DataFrame, client: DataFrame) -> DataFrame:
     client's log has no such connection.
 
     Cardinality: every row of *server* once. A key that was used again belongs to the
-    connection that was opened nearest in time, among those that were open together.
+    connection that was opened nearest in time, among those that were open together; of
+    one that saw a step of a clock, among all.
     """
     far = F.lit(FAR_NS)
     begun, over = (
@@ -331,6 +414,7 @@ def pair(server: DataFrame, client: DataFrame) -> DataFrame:
     together = (begun - SLACK_NS <= F.coalesce("c_ended", far)) & (
         F.col("c_opened") <= over + SLACK_NS
     )
+    together = together | F.col("steps") | F.col("c_steps")
     distance = F.abs(begun - F.col("c_opened"))
     columns = (
         "c_conn",
@@ -341,10 +425,12 @@ def pair(server: DataFrame, client: DataFrame) -> DataFrame:
         "c_by_server",
         "c_silent_to",
         "c_timeout_ms",
+        "c_steps",
+        "c_awake_to",
     )
     nearest = (
         server.where(F.col("peer").isNotNull() & F.col("opened").isNotNull())
-        .select("conn", "peer", "opened", "ended", "offset_ns")
+        .select("conn", "peer", "opened", "ended", "offset_ns", "steps")
         .join(client, (F.col("peer") == F.col("peer_key")) & together, "inner")
         .groupBy(F.col("conn").alias("paired_conn"))
         # The least struct is that of the least distance: it comes first, and the rest
@@ -360,8 +446,10 @@ def differences(frame: DataFrame) -> dict[str, Column]:
     at the instant `at`. The beginning of a long connection belongs to another time, and
     is left out. Null: no evidence.
     """
-    reaped_and_seen = (F.col("reaps") == 1) & F.col("c_by_server")
+    reaped_and_seen = (F.col("reaps") == 1) & F.col("c_by_server") & ~F.col("steps")
+    # Without an end its instant is that of its beginning.
     brief = F.coalesce(F.col("ended") - F.col("opened"), F.lit(0)) < BRIEF_NS
+    brief &= ~F.col("steps")
     opened, ended = (F.col(name) + F.col("offset_ns") for name in ("opened", "ended"))
     return {
         "at": F.coalesce(ended, opened),
@@ -464,6 +552,7 @@ def with_skew(spark: SparkSession, frame: DataFrame, drift: Drift) -> DataFrame:
     rows = drift.rows()
     if not rows:
         return frame.withColumn("skew_ns", F.lit(0).cast("long"))
+    # Of runs that say nothing of their skew it is not known, and not 0.
     at = F.coalesce("ended", "last_t") + F.col("offset_ns")
     here = (
         (F.col("run") == F.col("k_run"))
@@ -475,15 +564,16 @@ def with_skew(spark: SparkSession, frame: DataFrame, drift: Drift) -> DataFrame:
     return (
         frame.join(F.broadcast(small_frame(spark, rows, DRIFT)), here, "left")
         .withColumn("skew_ns", F.coalesce(known, F.lit(0)).cast("long"))
+        .withColumn("steps", F.col("steps") | (F.col("c_conn").isNotNull() & known.isNull()))
         .drop(*DRIFT.names)
     )
 
 
 def measure_skew(paired: DataFrame) -> Skew:
     """The bounds on the skew of the two clocks, over all of *paired*."""
-    reaped_and_seen = (F.col("reaps") == 1) & F.col("c_by_server")
+    reaped_and_seen = (F.col("reaps") == 1) & F.col("c_by_server") & ~F.col("steps")
     end = F.when(reaped_and_seen, F.col("ended") + F.col("offset_ns") - F.col("c_ended"))
-    begin = F.col("opened") + F.col("offset_ns") - F.col("c_opened")
+    begin = F.when(~F.col("steps"), F.col("opened") + F.col("offset_ns") - F.col("c_opened"))
     brief = F.when(F.col("ended") - F.col("opened") < BRIEF_NS, begin - end)
     row = (
         paired.where(F.col("c_conn").isNotNull())
@@ -552,16 +642,18 @@ def seen(frame: DataFrame) -> DataFrame:
 def judge_pairs(
     judged: DataFrame, *, flight_ns: int, tolerance_ns: int, compared: bool, round_trip_ns: int
 ) -> DataFrame:
-    """*judged* (seen, excused) with the client's evidence in `verdict`, `crossed`, and
+    """*judged* (seen, excused) with the client's evidence in `verdict`, `crossed`,
+    `one_end`: only one side has an end, although the log of the other goes on; and
     `unheard`: its client was silent for longer than its timeout when the server's
     program ended it, so that nobody else says that it was active.
 
     Args:
         judged: One row per server connection, with its own verdict.
         tolerance_ns: How far the two timelines may disagree.
-        compared: Whether instants of the two clocks can be compared at all. If not, a
-            reap is early only where the client alone knows it: it saw the end too soon
-            after its last byte.
+        compared: Whether instants of the two clocks can be compared at all. If not,
+            the server's own verdict stands, but that a reap is early where the client
+            alone knows it: it saw the end too soon after its last byte. So it does, and
+            without that, where a clock was set or stood still meanwhile (`steps`).
         flight_ns: Bytes sent so shortly before the reap may have been on their way:
             `crossed`, not early.
         round_trip_ns: The client's last byte comes so much later, and it sees the end
@@ -572,7 +664,9 @@ def judge_pairs(
         ended = F.when(F.col("c_by_server"), F.col("c_ended"))
     limit = F.col("limit_ns") + F.col("stalled_ns")
     paired = F.col("c_conn").isNotNull()
+    same_clocks = F.lit(compared) & ~F.col("steps")
     idle_reap = paired & (F.col("reaps") > 0) & F.col("idle_timeout_ns").isNotNull()
+    idle_reap &= ~F.col("steps")
     silent = ended - F.col("c_last")
     crossed = F.coalesce(idle_reap & (silent < flight_ns), F.lit(False))
     far = limit + F.lit(round_trip_ns)
@@ -612,6 +706,7 @@ def judge_pairs(
     unheard = F.coalesce(fine & ended_by_program & (overdue > far), F.lit(False))
     verdict = (
         F.when(fine & early, "early")
+        .when(~same_clocks, F.col("verdict"))
         .when(fine & F.col("run_holed") & (missed | late), "unknown")
         .when(fine & missed, "missed")
         .when(fine & lost, "lost")
@@ -620,9 +715,17 @@ def judge_pairs(
         .when(acquitted_missed, "ok_closed")
         .otherwise(F.col("verdict"))
     )
+    # The end that the other side would have seen meanwhile.
+    unseen = (F.col("ends") > 0) & F.col("c_ended").isNull()
+    unseen &= F.col("c_awake_to") + F.col("skew_ns") > F.col("ended") + F.col("offset_ns") + far
+    untold = (F.col("ends") == 0) & ~F.col("run_holed")
+    untold &= F.col("awake_to_ns") + F.col("offset_ns") > F.col("c_ended") + F.col("skew_ns") + far
+    one_end = paired & same_clocks & (F.coalesce(unseen, F.lit(False)) | untold)
+    seen_ns = F.when(~crossed & same_clocks, F.col("seen_lateness_ns"))
     return (
-        judged.withColumn("seen_lateness_ns", F.when(~crossed, F.col("seen_lateness_ns")))
+        judged.withColumn("seen_lateness_ns", seen_ns)
         .withColumn("crossed", crossed)
-        .withColumn("unheard", unheard)
+        .withColumn("one_end", F.coalesce(one_end, F.lit(False)))
+        .withColumn("unheard", unheard & same_clocks)
         .withColumn("verdict", verdict)
     )

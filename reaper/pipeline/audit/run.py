@@ -54,6 +54,8 @@ NOT_KEPT = (
     *("stated_least_ms", "stated_most_ms"),
     *("told", "told_idle_ns", "told_timeout_ms", "told_due_ns", "told_sum_ns", "told_n"),
     *("averted_idle_ns", "stood_ns", "awake_to_ns", "changes", "unsaid"),
+    "last_change",
+    *("c_awake_to", "c_steps"),
 )
 """Columns that only the verdict needs."""
 
@@ -306,10 +308,14 @@ def _unjoined(
     seen = joined.client_seen
     clockless = sum(not run.anchors for run in server.runs + client.runs)
     if not counts["pairs"]:
-        return [words.nobody_paired(connections, seen, clockless)]
-    neither = summary["unproven"]["closed_by_neither"]
-    if neither > allowed * counts["pairs"]:
-        return [words.closed_by_neither(neither, counts["pairs"])]
+        return [words.nobody_paired(connections, seen, clockless, joined.far)]
+    unproven, pairs, reasons = summary["unproven"], counts["pairs"], []
+    if (neither := unproven["closed_by_neither"]) > allowed * pairs:
+        reasons.append(words.closed_by_neither(neither, pairs))
+    if (ended := unproven["ended_on_one_side"]) > allowed * pairs:
+        reasons.append(words.ended_on_one_side(ended, pairs, allowed))
+    if (apart := unproven["clocks_not_compared"]) > allowed * pairs:
+        reasons.append(words.not_compared(apart, pairs))
     if counts["server_only"] > allowed * connections or counts["client_only"] > allowed * seen:
-        return [words.too_few_paired(counts, connections, seen, allowed, clockless)]
-    return []
+        reasons.append(words.too_few_paired(counts, connections, seen, allowed, clockless))
+    return reasons

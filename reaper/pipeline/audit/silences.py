@@ -251,7 +251,9 @@ def with_backed(spark: SparkSession, lives: DataFrame, stalls: Stalls, grace_ns:
     known, opened, reaped = F.col("last_timeout_ms"), F.col("ends") == 0, F.col("reaps") > 0
     apart = F.col("end_timeout_ms").isNull() | (F.col("full") & (F.col("end_timeout_ms") != known))
     full = F.col("full")
-    told = apart & ~opened & ~F.col("run_holed") & (full | (reaped & (F.col("changes") > 0)))
+    during = F.col("changed") > F.col("ended") - F.col("end_idle_ns")
+    changed = reaped & ((F.col("changes") > 0) | F.coalesce(during, F.lit(False)))
+    told = apart & ~opened & ~F.col("run_holed") & (full | changed)
     last = F.when(opened, F.greatest("opened", "last_activity")).otherwise(
         F.col("ended") - F.col("end_idle_ns")
     )

@@ -104,7 +104,14 @@ def sum_up(
         "hidden_silences": _hidden(cells, server, grace_ns),
         "excused_by_busy_loops": sum(cell.doubted for cell in cells),
         "reaps_that_say_nothing": sum(cell.reaps_that_say_nothing for cell in cells),
-        "closed_by_neither": sum(cell.closed_by_neither for cell in cells) if is_joined else 0,
+        **{
+            name: sum(cell[of] for cell in cells) if is_joined else 0
+            for name, of in (
+                ("closed_by_neither", "closed_by_neither"),
+                ("ended_on_one_side", "one_end"),
+                ("clocks_not_compared", "steps"),
+            )
+        },
     }
     summary["stalls"] = _stalled([timeline.stalls(side.runs) for side in sides])
     return summary
@@ -175,6 +182,8 @@ def _cells(connections: DataFrame, joined: bool) -> list[Any]:
         aggregates += [
             F.count(F.when(F.col("crossed"), 1)).alias("crossed"),
             F.count(F.when(both_left, 1)).alias("closed_by_neither"),
+            F.count(F.when(F.col("one_end"), 1)).alias("one_end"),
+            F.count(F.when(F.col("c_conn").isNotNull() & F.col("steps"), 1)).alias("steps"),
         ]
     keys = ("run_number", "verdict", "listener", "unjudged")
     return connections.groupBy(*keys).agg(*aggregates).collect()

@@ -143,10 +143,38 @@ def clockless(runs: int) -> str:
     return f"; {runs} run(s) have no anchors, so their instants cannot be compared" if runs else ""
 
 
-def nobody_paired(servers: int, clients: int, without_clock: int) -> str:
+def ended_on_one_side(pairs: int, all_pairs: int, allowed: float) -> str:
+    """Say that in so many pairs one side saw no end, for as long as it was there."""
+    return (
+        f"{pairs} of {all_pairs} pair(s) ended on one side alone, more than {allowed:.3g} of them "
+        "(--unmatched): the log of the other goes on without their end, so that which is right "
+        "is not known"
+    )
+
+
+def not_compared(pairs: int, all_pairs: int) -> str:
+    """Say that nothing tells how far apart the clocks of so many pairs are."""
+    return (
+        f"{pairs} of {all_pairs} pair(s) were judged by the server's log alone: the clock of a "
+        "side was set while they were open, or stood still as that of a suspended machine does, "
+        "or no pair tells how far apart the clocks are"
+    )
+
+
+def nobody_paired(
+    servers: int, clients: int, without_clock: int, far: tuple[int, float] | None = None
+) -> str:
     """Say that none of the client's connections is among the server's. *servers*,
-    *clients*: how many connections each side's log has.
+    *clients*: how many connections each side's log has; *far*: connections that both
+    have, and by how many seconds the server's are later.
     """
+    if far is not None:
+        count, seconds = far
+        return (
+            f"none of the client's {clients} connection(s) is among the server's {servers} at the "
+            f"same time, and {count} have the same addresses, {abs(seconds):,.1f} s apart: is a "
+            f"clock wrong?{clockless(without_clock)}"
+        )
     return (
         f"none of the client's {clients} connection(s) is among the server's {servers}: it is "
         "another server's client, or an address translator or balancer lies between them. No two "

@@ -302,9 +302,9 @@ def lifetimes(events: DataFrame, files: Sequence[Facts] | None = None) -> DataFr
     found; activity_idle_ns also where the sum does not fit. last_timeout_ms: in force
     before its end, as its latest activity or a change after that says; rows that only
     report such a change, or that it is still open, count among their writer's. changes:
-    those that have no instant of their own. changed: the latest that has.
-    averted_idle_ns: the silences that final checks ended. last_untimed: its latest
-    activity before which no timeout was in force. untimed_ns,
+    those that have no instant of their own. changed: the latest that has; last_change:
+    of both. averted_idle_ns: the silences that final checks ended. last_untimed: its
+    latest activity before which no timeout was in force. untimed_ns,
     timeout_unknown_ns: of activity_idle_ns, without a timeout in force, and with none
     stated. claimed_..., stated_...: the least and the greatest timeout by which
     silences are said to have been judged, and that openings and changes state.
@@ -417,7 +417,7 @@ def _added_up(found: DataFrame, backward: list[str]) -> DataFrame:
 _LIFETIME = (
     *("conn", "rows", "opens", "ends", "reaps", "activities", "averts", "last_averted"),
     *("backward", "first_trace", "opened", "open_timeout_ms", "listener_hash", "peer", "last_t"),
-    *("last_timeout_ms", "changes", "changed", "last_untimed", "untimed_ns"),
+    *("last_timeout_ms", "changes", "changed", "last_change", "last_untimed", "untimed_ns"),
     "timeout_unknown_ns",
     *("claimed_least_ms", "claimed_most_ms", "stated_least_ms", "stated_most_ms"),
     *("told", "told_idle_ns", "told_timeout_ms", "told_due_ns", "told_sum_ns", "told_n"),

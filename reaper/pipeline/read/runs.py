@@ -21,8 +21,19 @@ Intervals = list[tuple[int, int]]
 Stalls = dict[int, Intervals]
 """run -> (from, to) of each stall of its loop, on the timeline that all runs share."""
 
+Stretch = tuple[int, int, int]
+"""From, to, offset; see `Timeline.stretches`. ns."""
+
 TICK_NS = 1_000_000_000
 """The tick of a file that does not state it."""
+
+STEP_NS = 200_000_000
+"""By how much a clock must move against Unix time from one anchor to the next to have
+been set, or to have stood, as that of a suspended machine does. Drift is less.
+"""
+
+FAR_NS = 1 << 62
+"""Beyond every instant."""
 
 SPARE_IDS = 1_000_000
 """How far the numbers of connections may run ahead of the rows of a whole run; numbers
@@ -225,13 +236,42 @@ class Timeline(Enum):
         shared = 2 if self is Timeline.ONE_CLOCK else 1
         return round(median(anchor[shared] - anchor[0] for anchor in run.anchors))
 
-    def stalls(self, runs: Iterable[Run]) -> Stalls:
-        """The stalls of each of *runs*; empty for a run without any."""
-        return {
-            run.index: [(a + by, b + by) for a, b in run.stalls]
-            for run in runs
-            for by in [self.offset_ns(run)]
-        }
+    def stretches(self, run: Run) -> list[Stretch]:
+        """The stretches of *run* between the steps of its clock, ascending: from and to
+        on its clock, inclusive, and the offset that holds there.
+
+        The first begins long before all rows, the last ends long after. Between two of
+        them lies a step, whose instant no anchor tells.
+        """
+        if self is Timeline.UNRELATED or not run.anchors:
+            return [(-FAR_NS, FAR_NS, self.offset_ns(run))]
+        shared = 2 if self is Timeline.ONE_CLOCK else 1
+        parts: list[list[tuple[int, int]]] = [[]]
+        for anchor in sorted(run.anchors):
+            at, offset = anchor[0], anchor[shared] - anchor[0]
+            if parts[-1] and abs(offset - parts[-1][-1][1]) > STEP_NS:
+                parts.append([])
+            parts[-1].append((at, offset))
+        bounds = [(part[0][0], part[-1][0]) for part in parts]
+        firsts = [-FAR_NS, *(first for first, _ in bounds[1:])]
+        lasts = [*(last for _, last in bounds[:-1]), FAR_NS]
+        offsets = [round(median(offset for _, offset in part)) for part in parts]
+        return list(zip(firsts, lasts, offsets, strict=True))
+
+    def stalls(self, runs: Iterable[Run], *, placed: bool = False) -> Stalls:
+        """The stalls of each of *runs*; empty for a run without any. *placed*: by the
+        offset of their stretch, and not that of the whole run.
+        """
+        found: Stalls = {}
+        for run in runs:
+            whole = [(-FAR_NS, FAR_NS, self.offset_ns(run))]
+            stretches = self.stretches(run) if placed else whole
+
+            def moved(t: int, of: list[Stretch] = stretches) -> int:
+                return t + [by for since, _, by in of if since <= t][-1]
+
+            found[run.index] = [(moved(a), moved(b)) for a, b in run.stalls]
+        return found
 
     def apart(self, runs: Iterable[Run]) -> list[int]:
         """The indices of those of *runs* that have no place on this timeline."""
