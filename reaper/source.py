@@ -53,7 +53,7 @@ class Text:
     """
 
     def __init__(self, name: str, tree: ast.Module, *, is_package: bool) -> None:
-        self.package = name if is_package else name.rpartition(".")[0]
+        self.package: str = name if is_package else name.rpartition(".")[0]
         self.defined: dict[str, Definition | None] = {}
         self.imports: dict[str, tuple[str, str]] = {}
         """By name in here: the module that it is imported from, and its name there;

@@ -24,8 +24,8 @@ class AsyncioWorld:
 
     def __init__(self, reaper: AsyncioReaper) -> None:
         self.reaper: AsyncioReaper = reaper
-        self.event = asyncio.Event
-        self.task = asyncio.current_task
+        self.event: type[asyncio.Event] = asyncio.Event
+        self.task: Callable[[], object] = asyncio.current_task
         self._tasks: set[asyncio.Task[None]] = set()
 
     def spawn(

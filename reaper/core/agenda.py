@@ -78,8 +78,8 @@ class Agenda:
     )  # fmt: skip
 
     def __init__(self, tick: float, span: int, crowded: Callable[[], object]) -> None:
-        self.tick = tick
-        self.span = span
+        self.tick: float = tick
+        self.span: int = span
         self.now: float = 0.0  # as of which slots are near
         self.origin: float = 0.0  # the wheel counts ticks since then
         self._crowded: Callable[[], object] | None = crowded

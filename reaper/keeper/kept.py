@@ -66,7 +66,7 @@ class Kept(Reapable):
 
     __slots__ = ("_due", "age", "key", "lease", "signal", "state", "thing", "users", "why")
 
-    probe = None
+    probe: None = None
 
     def __init__(self, due: Due, key: Any) -> None:
         self._due = due

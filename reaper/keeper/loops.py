@@ -349,7 +349,7 @@ class Use(Generic[Key, Thing]):
     def __init__(self, keeper: Keeper[Key, Thing], key: Key) -> None:
         self._keeper = keeper
         self._kept: Kept | None = None
-        self.key = key
+        self.key: Key = key
         self.task: object = None
 
     async def __aenter__(self) -> Thing:

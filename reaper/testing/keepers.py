@@ -42,7 +42,8 @@ class Thing:
     """
 
     def __init__(self, key: Any, number: int, now: float) -> None:
-        self.key, self.number = key, number
+        self.key: Any = key
+        self.number: int = number
         self.users: int = 0
         self.active: float = now
         self.ended: float | None = None

@@ -316,7 +316,7 @@ class Use(Generic[Key, Thing]):
     def __init__(self, keeper: ThreadKeeper[Key, Thing], key: Key) -> None:
         self._keeper = keeper
         self._kept: Kept | None = None
-        self.key = key
+        self.key: Key = key
         self.thread: int | None = None
 
     def __enter__(self) -> Thing:

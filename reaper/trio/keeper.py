@@ -23,8 +23,8 @@ class TrioWorld:
 
     def __init__(self, reaper: TrioReaper, nursery: trio.Nursery) -> None:
         self.reaper: TrioReaper = reaper
-        self.event = trio.Event
-        self.task = trio.lowlevel.current_task
+        self.event: type[trio.Event] = trio.Event
+        self.task: Callable[[], object] = trio.lowlevel.current_task
         self._nursery = nursery
         self._scopes: set[trio.CancelScope] = set()
 

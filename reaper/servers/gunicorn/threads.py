@@ -25,7 +25,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from gunicorn import sock as gunicorn_sock
 from gunicorn.http.unreader import SocketUnreader
@@ -222,7 +222,7 @@ class Threaded(Served):
 
     __slots__ = ()
 
-    LIMITED = (*Served.LIMITED, Phase.HANDSHAKE)
+    LIMITED: ClassVar[tuple[Phase, ...]] = (*Served.LIMITED, Phase.HANDSHAKE)
 
     wire: ThreadWire
 

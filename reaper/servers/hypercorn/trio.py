@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import trio
 
@@ -135,7 +135,7 @@ class OnTrio(Hypercorn):
 
     __slots__ = ()
 
-    LIMITED = (*Hypercorn.LIMITED, Phase.HANDSHAKE)
+    LIMITED: ClassVar[tuple[Phase, ...]] = (*Hypercorn.LIMITED, Phase.HANDSHAKE)
 
     wire: StreamWire
 

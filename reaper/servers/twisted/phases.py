@@ -7,7 +7,7 @@ in use, and is not closed.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from ...asyncio.reaper import reaper_of
 from ...driver.served import Served, Wire, watch
@@ -94,7 +94,7 @@ class Twisted(Served):
 
     __slots__ = ()
 
-    LIMITED = (*Served.LIMITED, Phase.HANDSHAKE)
+    LIMITED: ClassVar[tuple[Phase, ...]] = (*Served.LIMITED, Phase.HANDSHAKE)
 
     wire: ServerWire
 
