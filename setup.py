@@ -24,9 +24,7 @@ readme = re.sub(r"^!\[.*\]\((?!https?:).*\)\n\n", "", readme, flags=re.MULTILINE
 readme = re.sub(r"\s`python -m scripts\.pictures` .*", "", readme)
 readme = re.sub(r"^The picture above is .*?:", "`make demo` shows", readme, flags=re.MULTILINE)
 readme = re.sub(r"\[([^\]]+)\]\((?!https?:)([^)]+)\)", r"\1 (`\2`)", readme)
-readme = readme.replace(
-    "## Three ways in", "Files named here are in the source distribution.\n\n## Three ways in", 1
-)
+readme = readme.replace("\n## ", "\nFiles named here are in the source distribution.\n\n## ", 1)
 
 setup(
     packages=packages,
