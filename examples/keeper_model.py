@@ -1,6 +1,5 @@
-"""One model (or a few), loaded on demand and shared by threads, and out of memory again
-when nobody has asked it for a while. A thread that computes keeps it, however long that
-takes; while it is being loaded the others wait for the same one.
+"""A model, loaded on demand, shared by threads, and out of memory again when nobody has
+asked it for a while. A thread that computes keeps it; while it loads the others wait.
 
     python -m examples.keeper_model 8080, then: curl 127.0.0.1:8080/small?text=hello
 """
@@ -11,7 +10,7 @@ import contextlib
 import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 import reaper.threads
 
@@ -19,8 +18,6 @@ SECONDS = {"small": 0.2, "large": 1.0}
 
 
 class Model:
-    """Something large."""
-
     def __init__(self, name: str) -> None:
         time.sleep(SECONDS[name])  # loading
         self.weights = bytearray(50_000_000)
@@ -44,13 +41,12 @@ def main(port: int, idle: float = 300.0) -> None:
 
         class Answer(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                asked = urlsplit(self.path)
-                name = asked.path.strip("/")
+                name, _, query = self.path.strip("/").partition("?")
                 if name not in SECONDS:
                     self.send_error(404)
                     return
                 with models.use(name) as model:
-                    text = model.run(parse_qs(asked.query).get("text", [""])[0])
+                    text = model.run(parse_qs(query).get("text", [""])[0])
                 self.send_response(200)
                 self.end_headers()
                 self.wfile.write(text.encode() + b"\n")

@@ -1,7 +1,6 @@
 """A pool of sandboxes, browsers, kernels: child processes, one for each user, started
 when it is asked for. One that has been idle for a while is ended; one that works never
-is, however long it takes. `ask` looks at the process itself: it may work although
-nobody waits for it.
+is, however long it takes.
 
     python -m examples.keeper_processes 8080, then: echo 'alice 6*7' | nc 127.0.0.1 8080
 """
@@ -34,21 +33,15 @@ async def end(user: str, process: Process, reason: str) -> None:
 
 
 async def answer(keeper: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    async with contextlib.aclosing(reader_lines(reader)) as lines:
-        async for line in lines:
-            user, _, expression = line.decode().partition(" ")
-            async with keeper.use(user) as process:
-                process.stdin.write(expression.encode())
-                result = await process.stdout.readline()
-                if not result:  # it died of the expression: the next one gets another
-                    await keeper.end(user)
-            writer.write(result or b"your sandbox died\n")
+    async for line in reader:
+        user, _, expression = line.decode().partition(" ")
+        async with keeper.use(user) as process:
+            process.stdin.write(expression.encode())
+            result = await process.stdout.readline()
+            if not result:  # it died of the expression: the next one gets another
+                await keeper.end(user)
+        writer.write(result or b"your sandbox died\n")
     writer.close()
-
-
-async def reader_lines(reader: asyncio.StreamReader) -> Any:
-    while line := await reader.readline():
-        yield line
 
 
 async def main(port: int, idle: float = 60.0) -> None:
