@@ -202,7 +202,12 @@ def test_a_stop_during_a_handshake_is_told_to_the_connection_that_comes_of_it(
     over_tls: OverTls, certificate: tuple[str, str]
 ) -> None:
     with over_tls(REAPER_TIMEOUTS_HANDSHAKE="30s", REAPER_TIMEOUTS_DRAIN="20s") as server:
-        with connect(server) as raw:
+        with connect(server) as first, connect(server) as raw:
+            # The stop waits for half a request, and not for half a handshake.
+            asking = TlsClient(certificate[0])
+            finish(first, asking)
+            asking.tls.write(get()[:10])
+            first.sendall(asking.says())
             session = TlsClient(certificate[0])
             session.shake_hands()
             raw.sendall(session.says())
@@ -211,6 +216,7 @@ def test_a_stop_during_a_handshake_is_told_to_the_connection_that_comes_of_it(
             wait_until(lambda: "Shutting down" in server.log.read_text())
             finish(raw, session)
             assert b"connection: close" in asks(raw, session, get()).lower()
+            assert b"connection: close" in asks(first, asking, get()[10:]).lower()
         wait_until(lambda: server.process.poll() is not None)
 
 
