@@ -40,6 +40,8 @@ class Peer:
     gigabytes.
     """
     expires: ClassVar[bool] = True
+    alike: ClassVar[bool] = True
+    """Whether all connections have one timeout."""
 
     held: Sequence[Any]
     """What a server keeps of each connection, to touch it by: its key, unless
@@ -192,6 +194,7 @@ class OwnTimeouts(LeaseTouch):
     """
 
     name = "lease.touch(), a timeout each"
+    alike = False
 
     def register(self, count: int, now: float) -> None:
         register, least = self.core.register, self.timeout

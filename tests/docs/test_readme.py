@@ -269,7 +269,8 @@ def commands() -> dict[tuple[str, ...], set[str]]:
         text = text.replace("\n    reaper pipeline ", "\n    python -m reaper.pipeline ")
         text = re.sub("`(?:(?=reaper )|reaper-(?=loadgen ))", "`python -m ", text)
         for module, words in re.findall(used, text):
-            flags = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", words))
+            # What follows ` -- ` is of somebody else's command.
+            flags = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", words.partition(" -- ")[0]))
             first = next(iter(words.split()), "")
             for command in first.split("|") if re.fullmatch(r"[a-z][a-z|-]*", first) else [""]:
                 found.setdefault((module, command) if command else (module,), set()).update(flags)

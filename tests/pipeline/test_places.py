@@ -152,7 +152,8 @@ def test_access_logs_are_read_through_a_mount_and_bad_lines_are_shown(
     status, said, _ = run(*words)
     assert status == 1
     assert "'no request'" in said
-    assert (tmp_path / "out" / "reaper.toml").exists()
+    assert (tmp_path / "out" / "advice.json").exists()
+    assert not (tmp_path / "out" / "reaper.toml").exists()  # not of lines of which some are bad
 
 
 @on_spark
