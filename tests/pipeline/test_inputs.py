@@ -235,7 +235,7 @@ WHAT_IF = "what-if --events . --out o"
             "--out o lies in .., which is read: name a directory outside",
         ),
         ("audit --events /none --client . --out ./a/b", "no such file or directory: /none"),
-        ("advise --out o", "one of --events DIR and --logs FILE must be given"),
+        ("advise --out o", "one of --events DIR, --logs FILE and --table FILE must be given"),
         ("advise --logs x --out o", "--logs needs --format"),
         ("advise --logs x --format nginx --out o --from 1h", "--expect are for --events"),
         ("advise --events . --out o --format nginx", "--format is for --logs"),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from reaper.foreign import Foreign
-from reaper.servers.hypercorn import names as hypercorn
 from scripts import latest
 
 
@@ -52,8 +52,7 @@ def test_of_a_newer_version_it_is_said_whether_the_range_may_be_widened(
     names: str, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = "hypercorn.asyncio.tcp_server:TCPServer"
-    for name in ("ASYNCIO", "TRIO"):
-        table = Foreign("hypercorn", ("0.1", "0.2"), {place: names})
-        monkeypatch.setattr(hypercorn, name, table)
+    table = Foreign("hypercorn", ("0.1", "0.2"), {place: names})
+    monkeypatch.setattr(latest, "cards", lambda: [SimpleNamespace(tables=(table,))])
     assert said("hypercorn")[1] == "0.1 to 0.2"
     assert said("hypercorn")[-1] == what

@@ -191,6 +191,13 @@ def test_the_tables_say_which_names_are_replaced(
     tables = (*card.tables, *card.promised)
     places = {place for table in tables for place in table.names}
     objects = {place: pkgutil.resolve_name(place.rstrip(":")) for place in places}
+    # What other tests of this process have guarded for good: a loop's `create_server`.
+    already = {
+        (place, name)
+        for place, each in objects.items()
+        for name, value in vars(each).items()
+        if "/reaper/" in getattr(getattr(value, "__code__", None), "co_filename", "")
+    }
     with restored(list(objects.values())) as before:
         for module in card.changes:
             Visit(card, report, False).guard(import_module(module))
@@ -201,7 +208,7 @@ def test_the_tables_say_which_names_are_replaced(
             for name, value in vars(each).items()
             if had[place].get(name) is not value
         }
-    assert changed | OF_OBJECTS & replaced(card) == replaced(card)
+    assert changed | (OF_OBJECTS | already) & replaced(card) == replaced(card)
 
 
 def test_a_change_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
