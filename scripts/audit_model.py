@@ -319,7 +319,10 @@ def write_world(
     loses = chance.random() < 0.15
     rotate_bytes, doubts = chance.choice((1, 1 << 20)), []
     # Retention takes the file with the opening of the first.
-    retained = planted.get(0) == "opening_gone" or (not planted and chance.random() < 0.2)
+    # Without a fault it does so only where no client is asked: the address goes with the
+    # opening, and one of a few without a counterpart is rightly more than may be.
+    alone = not planted and way is None
+    retained = planted.get(0) == "opening_gone" or (alone and chance.random() < 0.2)
     if retained:
         loses, rotate_bytes, starts = False, 1, 1
     with ExitStack() as stack:
