@@ -319,7 +319,7 @@ def write_world(
     loses = chance.random() < 0.15
     rotate_bytes, doubts = chance.choice((1, 1 << 20)), []
     # Retention takes the file with the opening of the first.
-    # Without a fault it does so only where no client is asked: the address goes with the
+    # Without a fault, only where no client is asked: the address goes with the
     # opening, and one of a few without a counterpart is rightly more than may be.
     alone = not planted and way is None
     retained = planted.get(0) == "opening_gone" or (alone and chance.random() < 0.2)
