@@ -83,6 +83,14 @@ def buffered(transport: Any) -> int:
         return 0
 
 
+def protocol_of(transport: Any) -> Any:
+    """The protocol that *transport* calls by now; None if it is gone."""
+    try:
+        return transport.get_protocol()
+    except AttributeError:  # as in `buffered`
+        return None
+
+
 class Progress:
     """How many bytes a peer takes.
 

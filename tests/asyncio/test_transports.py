@@ -20,7 +20,7 @@ def test_a_transport_of_tls_that_was_closed_twice_is_gone(certificate: tuple[str
             transport.close()  # as uvicorn does when its connection is lost
             gone.set()
             known.append((transports.descriptor_of(transport), transports.queued(transport)))
-            known.append(transports.is_tls(transport))
+            known.append((transports.is_tls(transport), transports.protocol_of(transport)))
 
         ours = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         ours.load_cert_chain(*certificate)
@@ -34,4 +34,4 @@ def test_a_transport_of_tls_that_was_closed_twice_is_gone(certificate: tuple[str
             writer.transport.abort()
 
     asyncio.run(run())
-    assert known == [(-1, 0), True]
+    assert known == [(-1, 0), (True, None)]

@@ -380,7 +380,9 @@ class Guarded(Reapable):
 
 
 def _tell(transport: Any) -> None:
-    """Tell the connection of *transport*, whichever protocol is in force by now."""
-    protocol = transport.get_protocol()
+    """Tell the connection of *transport*, whichever protocol is in force by now. It may
+    have ended in between.
+    """
+    protocol = transports.protocol_of(transport)
     if isinstance(protocol, Guarded):
         protocol.told()
