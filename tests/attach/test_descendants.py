@@ -9,8 +9,6 @@ import sys
 
 import pytest
 
-from reaper.attach.targets import descendants
-
 FAMILY = """
 import os, subprocess, sys
 from reaper.attach.targets import descendants
@@ -48,14 +46,21 @@ def test_what_may_not_be_read_of_others_hides_no_child(hidden: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+ALONE = """
+import os, subprocess, sys
+from reaper.attach.targets import descendants
+
+ended = subprocess.Popen(["true"])
+ended.wait()
+child = subprocess.Popen(["sleep", "60"])
+found = descendants([os.getpid(), ended.pid])
+child.kill()
+child.wait()
+sys.exit(found != [child.pid])
+"""
+
+
 def test_neither_this_process_nor_one_that_has_ended_is_a_descendant() -> None:
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    child = subprocess.Popen(["sleep", "60"])
-    try:
-        found = descendants([os.getpid(), ended.pid])
-        assert child.pid in found  # beside what other tests of this process have started
-        assert not {os.getpid(), ended.pid} & set(found)
-    finally:
-        child.kill()
-        child.wait()
+    """In a process of its own: other tests of this one have children, too."""
+    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -25,6 +25,7 @@ from reaper.servers.cards import card_of
 from reaper.servers.guest import Visit
 from reaper.servers.hypercorn.application import OWN_KEEP_ALIVE
 from scripts.serving import PATIENCE
+from tests.helpers.given_back import given_back
 
 FLAVOURS: dict[str, Any] = {
     "asyncio": hypercorn.asyncio.tcp_server,
@@ -90,18 +91,11 @@ def changed(kind: str) -> Iterator[None]:
     """Within the block hypercorn of the flavour *kind* is guarded, as in a program that
     `reaper run` starts.
     """
-    before = {each: dict(vars(each)) for each in CHANGED}
     module = FLAVOURS[kind]
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, given_back(CHANGED):
         patch.setattr(report, "_say", lambda message, text: None)
-        try:
-            Visit(card_of("hypercorn"), report, strict=True).guard(module)
-            yield
-        finally:
-            for each, had in before.items():
-                for name, value in had.items():
-                    if vars(each)[name] is not value:
-                        setattr(each, name, value)
+        Visit(card_of("hypercorn"), report, strict=True).guard(module)
+        yield
 
 
 @contextmanager

@@ -17,9 +17,10 @@ import pytest
 
 from reaper.foreign import Foreign
 from reaper.run import report
-from reaper.servers import cards, factories
-from reaper.servers.guest import SERVING, Card, Visit
+from reaper.servers import cards
+from reaper.servers.guest import Card, Visit
 from reaper.source import Reader
+from tests.helpers.given_back import given_back
 
 Name = tuple[str, str, str]
 """Module, class and name; the name is empty where the class itself is gone, and the
@@ -65,22 +66,6 @@ def found(card: Card) -> list[Any]:
         module, _, path = place.partition(":")
         objects.append(getattr(import_module(module), path) if path else import_module(module))
     return objects
-
-
-@contextmanager
-def restored(objects: list[Any]) -> Iterator[list[dict[str, Any]]]:
-    """What *objects* have, and have again after the block."""
-    before = [dict(vars(each)) for each in objects]
-    lists = [list(each) for each in (factories._FACTORIES, factories._LOOPS)]
-    try:
-        yield before
-    finally:
-        for each, had in zip(objects, before, strict=True):
-            for name, value in had.items():
-                if vars(each)[name] is not value:
-                    setattr(each, name, value)
-        factories._FACTORIES[:], factories._LOOPS[:] = lists
-        SERVING.clear()
 
 
 def uvicorn(kind: str) -> bool:
@@ -141,7 +126,7 @@ def test_a_name_that_is_gone_is_one_line_and_nothing_is_changed(
     for gone in dict.fromkeys(names_of(card.tables)):
         for kind in looked_up(card, gone):
             said.clear()
-            with restored(objects) as before, without(gone):
+            with given_back(objects) as before, without(gone):
                 visit = Visit(card, report, False)
                 for name, change in card.changes.items():
                     if not kind or change.kind in ("", kind):
@@ -191,14 +176,7 @@ def test_the_tables_say_which_names_are_replaced(
     tables = (*card.tables, *card.promised)
     places = {place for table in tables for place in table.names}
     objects = {place: pkgutil.resolve_name(place.rstrip(":")) for place in places}
-    # What other tests of this process have guarded for good: a loop's `create_server`.
-    already = {
-        (place, name)
-        for place, each in objects.items()
-        for name, value in vars(each).items()
-        if "/reaper/" in getattr(getattr(value, "__code__", None), "co_filename", "")
-    }
-    with restored(list(objects.values())) as before:
+    with given_back(list(objects.values())) as before:
         for module in card.changes:
             Visit(card, report, False).guard(import_module(module))
         had = dict(zip(objects, before, strict=True))
@@ -208,7 +186,7 @@ def test_the_tables_say_which_names_are_replaced(
             for name, value in vars(each).items()
             if had[place].get(name) is not value
         }
-    assert changed | (OF_OBJECTS | already) & replaced(card) == replaced(card)
+    assert changed | OF_OBJECTS & replaced(card) == replaced(card)
 
 
 def test_a_change_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +194,7 @@ def test_a_change_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, use in USES.items():
         card = cards.card_of(name)
         monkeypatch.setattr(Visit, "listens", lambda *_, **__: SimpleNamespace())
-        with restored(found(card)):
+        with given_back(found(card)):
             visit = Visit(card, report, False)
             for module in card.changes:
                 visit.guard(import_module(module))
