@@ -16,12 +16,13 @@ import pytest
 pytest.importorskip("pyarrow")
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from reaper.pipeline.audit.account import PIECES
 from reaper.pipeline.audit.run import Settings, audit
 from reaper.pipeline.engine import use
 from reaper.pipeline.read.inputs import check
-from tests.helpers.pipeline_traffic import MS, WALL, Clock, S, journal, on_spark, play
+from tests.helpers.pipeline_traffic import MS, WALL, Clock, S, journal, on_spark, only, play
 from tests.pipeline.test_kinds import adds_up, answer, changed, column
 
 pytestmark = pytest.mark.slow
@@ -89,6 +90,27 @@ def edited(column: str, value: int, reason: str) -> Callable[[pa.Table], pa.Tabl
     return edit
 
 
+def changed_alone(place: Path) -> None:
+    """A connection that gets another timeout, without an instant, and stays silent for
+    an hour. Retention took the file with its opening, and its server was killed before
+    it told of it again: that change is its only row.
+    """
+    server = place / "server"
+    with journal(server, int(place.name), mode="full", rotate_bytes=1) as ours:
+        log = ours.open(S, 30_000, place.name)
+        log.touch(3 * S)
+        ours.flush()
+        (gone,) = server.glob("*.parquet")
+        log.timeout_ms = 60_000
+        play(FINE, 100 * S, ours, listener=place.name)
+        ours.config(HOUR * S, "still here")
+    gone.unlink()
+    path = only(server)
+    table = pq.read_table(path)
+    told = pa.compute.equal(table["reason"].cast(pa.string()), "open").fill_null(False)
+    pq.write_table(table.filter(pa.compute.invert(told)), path)
+
+
 KINDS: dict[str, tuple[str, Plant]] = {}
 for mode in BOTH:
     of: dict[str, tuple[str, Plant]] = {
@@ -154,6 +176,8 @@ for mode in BOTH:
 
 CHATTY = "; ".join(f"touch {0.9 * i:g}" for i in range(1, 4000))
 KINDS |= {
+    # Exempt: it was opened before the log begins.
+    "a change of its timeout is all that is left of it (full)": (OPEN, changed_alone),
     # Exempt: silences up to the threshold have no row.
     "an hour without a row, all counted (gaps)": (
         PASS,
