@@ -42,3 +42,14 @@ def _wrong_with(path: Path) -> str:
     if not pages:
         return "it links no page"
     return f"it has {words} words" if words > MOST else ""
+
+
+def test_what_breaks_stands_among_the_upgrade_notes() -> None:
+    newest = (ROOT / "docs" / "upgrade.md").read_text().split("\n## From ")[1]
+    breaking = [path for path in FRAGMENTS if path.name.endswith(".breaking.md")]
+    missing = {
+        path.name: code
+        for path in breaking
+        if (code := re.findall(r"`([^`]+)`", path.read_text())[0]) not in newest
+    }
+    assert not missing
