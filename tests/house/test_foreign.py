@@ -21,7 +21,7 @@ import pytest
 
 from reaper.foreign import Foreign
 from reaper.source import known_of
-from tests.house.test_layers import ROOT, TREE, name_of, sources
+from tests.house.test_layers import ROOT, TREE, name_of, sources, tree
 
 FILES = [
     path
@@ -56,10 +56,10 @@ def tables(path: Path) -> frozenset[str]:
     return frozenset(words.replace("|", " ").replace(".", " ").split())
 
 
-def defined(tree: ast.AST) -> set[str]:
-    """The private names that the classes and functions of *tree* have themselves."""
+def defined(code: ast.AST) -> set[str]:
+    """The private names that the classes and functions of *code* have themselves."""
     found: set[str] = set()
-    for node in ast.walk(tree):
+    for node in ast.walk(code):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             found.add(node.name)
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
@@ -74,12 +74,12 @@ def defined(tree: ast.AST) -> set[str]:
     return found
 
 
-def used(tree: ast.AST) -> Iterator[str]:
-    """The names of others that *tree* uses, but for what a class of ours uses of
+def used(code: ast.AST) -> Iterator[str]:
+    """The names of others that *code* uses, but for what a class of ours uses of
     itself.
     """
-    ours = defined(tree)
-    for node in ast.walk(tree):
+    ours = defined(code)
+    for node in ast.walk(code):
         if isinstance(node, ast.Attribute) and is_private(node.attr):
             of = ast.unparse(node.value)
             if of not in ("self", "cls", "super()") and node.attr not in ours:
@@ -98,10 +98,9 @@ def used(tree: ast.AST) -> Iterator[str]:
                     yield target.attr
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_a_name_of_others_that_is_used_stands_in_a_table(path: Path) -> None:
-    lost = set(used(ast.parse(path.read_text()))) - tables(path) - PROMISED
-    assert not lost
+def test_a_name_of_others_that_is_used_stands_in_a_table() -> None:
+    for path in FILES:
+        assert not set(used(tree(path))) - tables(path) - PROMISED, path
 
 
 def derived(module: ModuleType) -> Iterator[type[Any]]:
@@ -119,10 +118,10 @@ def theirs(kind: type[Any]) -> list[type[Any]]:
 
 def of_self(kind: type[Any]) -> set[str]:
     """What the class *kind* overrides, and the private names that it uses of itself."""
-    tree = ast.parse(inspect.getsource(kind).lstrip())
+    code = ast.parse(inspect.getsource(kind).lstrip())
     names = {
         node.attr
-        for node in ast.walk(tree)
+        for node in ast.walk(code)
         if isinstance(node, ast.Attribute)
         and is_private(node.attr)
         and ast.unparse(node.value) in ("self", "cls", "super()")
@@ -130,13 +129,12 @@ def of_self(kind: type[Any]) -> set[str]:
     return names | {name for name in vars(kind) if not name.startswith("__")}
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if "servers" in path.parts], ids=name_of)
-def test_what_a_class_of_ours_uses_or_overrides_of_theirs_stands_in_a_table(path: Path) -> None:
-    for kind in derived(import_module(name_of(path))):
-        names = of_self(kind)
-        for base in theirs(kind):
-            lost = known_of(base, names) - tables(path) - PROMISED
-            assert not lost, kind
+def test_what_a_class_of_ours_uses_or_overrides_of_theirs_stands_in_a_table() -> None:
+    for path in (each for each in FILES if "servers" in each.parts):
+        for kind in derived(import_module(name_of(path))):
+            names = of_self(kind)
+            for base in theirs(kind):
+                assert not known_of(base, names) - tables(path) - PROMISED, kind
 
 
 def test_what_stands_in_a_table_is_no_module_of_ours() -> None:

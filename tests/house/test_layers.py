@@ -6,7 +6,7 @@ An import counts wherever it stands: at the top, in a function, under TYPE_CHECK
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -352,26 +352,27 @@ def test_every_room_with_arrows_is_there(package: str, rooms: Collection[str]) -
     ]
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for folder in TREE if folder != "benchmarks" for path in sources(folder)],
-    ids=name_of,
-)
-def test_no_arrow_is_hidden_in_a_string(path: Path) -> None:
-    """A module that is imported by its name in a string is somebody else's, or of the
-    same room.
+CHOOSES = {
+    "reaper.pipeline.engine.functions",  # between the two engines beside it
+    "reaper.servers.cards",  # it finds the rooms beside it
+}
+
+
+def hidden(path: Path) -> Iterator[str]:
+    """The calls in *path* that import by a string what is neither somebody else's nor
+    of the same room.
     """
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
             (module,) = node.args
-            if name_of(path) == "reaper.pipeline.engine.functions":
-                continue  # it chooses between the two engines beside it
-            if name_of(path) == "reaper.servers.cards":
-                continue  # it finds the rooms beside it
-            assert isinstance(module, ast.Constant), ast.unparse(node)
-            assert str(module.value).partition(".")[0] not in {*TREE, "tests", ""}, ast.unparse(
-                node
-            )
+            root = str(module.value).partition(".")[0] if isinstance(module, ast.Constant) else ""
+            if root in {*TREE, "tests", ""}:
+                yield f"{name_of(path)}: {ast.unparse(node)}"
+
+
+def test_no_arrow_is_hidden_in_a_string() -> None:
+    paths = [path for folder in TREE if folder != "benchmarks" for path in sources(folder)]
+    assert not [call for path in paths if name_of(path) not in CHOOSES for call in hidden(path)]
 
 
 @pytest.mark.parametrize("package", [folder for folder in TREE if folder != "examples"])
@@ -381,14 +382,18 @@ def test_no_modules_know_each_other_in_a_circle(package: str) -> None:
     assert not closed
 
 
-@pytest.mark.parametrize("path", sources("reaper"), ids=name_of)
-def test_a_framework_is_imported_only_by_its_adapter(path: Path) -> None:
+def frameworks(path: Path) -> set[str]:
+    """Those that the file *path* imports and may not."""
     name = name_of(path).partition(".")[2]
-    if room_of(name_of(path)) != "pipeline":
-        while name and name not in MAY:
-            name = name.rpartition(".")[0]
-        roots = {module.split(".")[0] for module in imported(path, calls=False)}
-        assert not roots & FRAMEWORKS - set(MAY.get(name, ()))
+    while name and name not in MAY:
+        name = name.rpartition(".")[0]
+    roots = {module.split(".")[0] for module in imported(path, calls=False)}
+    return roots & FRAMEWORKS - set(MAY.get(name, ()))
+
+
+def test_a_framework_is_imported_only_by_its_adapter() -> None:
+    paths = [path for path in sources("reaper") if room_of(name_of(path)) != "pipeline"]
+    assert not {name_of(path): found for path in paths if (found := frameworks(path))}
 
 
 def test_the_audit_does_not_know_the_core() -> None:
@@ -401,48 +406,53 @@ def test_the_audit_does_not_know_the_core() -> None:
     assert all(name.startswith(("reaper.journal.schema", "reaper.errors")) for name in ours)
 
 
-@pytest.mark.parametrize("path", sources("loadgen"), ids=name_of)
-def test_the_judge_knows_nothing_of_the_judged(path: Path) -> None:
+WRITES = {"reaper.journal", "reaper.journal.schema"}
+DRAWS = {"reaper.html.charts", "reaper.html.parts", "reaper.html.units"}
+JUDGE_KNOWS = {
+    "loadgen.drive.journal": WRITES,  # it writes files of it, and keeps no time by it
+    "loadgen.journals": WRITES,
+    "loadgen.judge.page": DRAWS,  # it draws what was judged
+    "loadgen.conform.page": DRAWS,
+}
+
+
+def judged(path: Path) -> set[str]:
+    """What the file *path* of the judge imports of the judged, and may not."""
     name = name_of(path)
-    ours = {
-        module for module in imported(path) if module.split(".")[0] in {"reaper", "server_example"}
-    }
+    judged = {"reaper", "server_example"}
     if name.startswith("loadgen.simulate"):
-        assert not {module for module in ours if module.startswith("server_example")}
-    elif name in {
-        "loadgen.drive.journal",
-        "loadgen.journals",
-    }:  # they write its files, and keep no time by it
-        assert ours <= {"reaper.journal", "reaper.journal.schema"}
-    elif name in {"loadgen.judge.page", "loadgen.conform.page"}:  # they draw what was judged
-        assert ours <= {"reaper.html.charts", "reaper.html.parts", "reaper.html.units"}
-    else:
-        assert not ours
+        judged = {"server_example"}
+    ours = {module for module in imported(path) if module.split(".")[0] in judged}
+    return ours - JUDGE_KNOWS.get(name, set())
 
 
-@pytest.mark.parametrize("path", sources("server_example"), ids=name_of)
-def test_the_example_uses_public_names_only(path: Path) -> None:
-    nodes = list(ast.walk(tree(path)))
-    names = [
-        alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names
-    ]
-    assert not [name for name in names if name.startswith("_")]
-    reached = [
-        node for node in nodes if isinstance(node, ast.Attribute) and node.attr.startswith("_")
-    ]
-    private = [ast.unparse(node) for node in reached if not node.attr.startswith("__")]
-    assert not [
-        name
-        for name in private
-        if name.rpartition(".")[0] not in {"self", "cls"} and name != "os._exit"
-    ]
+def test_the_judge_knows_nothing_of_the_judged() -> None:
+    assert not {name_of(path): found for path in sources("loadgen") if (found := judged(path))}
 
 
-@pytest.mark.parametrize(
-    "path", [*sources("reaper/core"), ROOT / "reaper" / "errors.py"], ids=name_of
-)
-def test_the_core_reads_no_clock_and_does_no_io(path: Path) -> None:
-    assert not {module.split(".")[0] for module in imported(path)} & READS_NO_CLOCK
+def private(path: Path) -> Iterator[str]:
+    """The private names that the file *path* imports, or uses of what is not its
+    own.
+    """
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.ImportFrom):
+            yield from (alias.name for alias in node.names if alias.name.startswith("_"))
+        elif isinstance(node, ast.Attribute) and node.attr.startswith("_"):
+            name = ast.unparse(node)
+            own = name.rpartition(".")[0] in {"self", "cls"} or name == "os._exit"
+            if not node.attr.startswith("__") and not own:
+                yield name
+
+
+def test_the_example_uses_public_names_only() -> None:
+    paths = sources("server_example")
+    assert not {name_of(path): found for path in paths if (found := [*private(path)])}
+
+
+def test_the_core_reads_no_clock_and_does_no_io() -> None:
+    for path in [*sources("reaper/core"), ROOT / "reaper" / "errors.py"]:
+        roots = {module.split(".")[0] for module in imported(path)}
+        assert not roots & READS_NO_CLOCK, path
 
 
 def test_only_one_module_rounds() -> None:

@@ -5,6 +5,7 @@ himself.
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -52,10 +53,14 @@ def test_http_answers_only_clients_that_wait_for_an_answer() -> None:
     assert ANSWERS.keys() == REASONS.keys()
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_close_is_given_a_reason_that_stands_nowhere(path: Path) -> None:
+def given_words(path: Path) -> Iterator[str]:
+    """The calls in *path* that give a reason by a word in quotes."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             given = [each for each in node.args if isinstance(each, ast.Constant)]
-            words = [each.value for each in given if isinstance(each.value, str)]
-            assert not (node.func.attr in GIVING and words), ast.unparse(node)
+            if node.func.attr in GIVING and any(isinstance(each.value, str) for each in given):
+                yield f"{path.relative_to(ROOT)}: {ast.unparse(node)}"
+
+
+def test_no_close_is_given_a_reason_that_stands_nowhere() -> None:
+    assert not [call for path in MODULES for call in given_words(path)]
