@@ -5,11 +5,13 @@ was on its way is answered.
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,8 +20,10 @@ from aiohttp import web
 
 import reaper.gunicorn
 from scripts.lifespan import lifespan
-from scripts.serving import PATIENCE
+from scripts.serving import PATIENCE, ROOT, Server
 from tests.helpers.hypercorn_here import configured
+from tests.helpers.reaper_run import guarded
+from tests.helpers.server_process import wait_until
 from tests.helpers.servers_here import SERVERS_HERE, server_here, worker
 
 pytestmark = pytest.mark.slow
@@ -120,7 +124,10 @@ def test_an_answer_that_is_given_after_the_stop_is_the_last(kind: str, tmp_path:
 
 
 # gunicorn's ASGI worker looks once a second whether it is to stop: gunicorn/test_stops.
-@pytest.mark.parametrize("kind", [kind for kind in SERVERS_HERE if kind != "ASGIWorker"])
+HEAR_AT_ONCE = [kind for kind in SERVERS_HERE if kind != "ASGIWorker"]
+
+
+@pytest.mark.parametrize("kind", [*HEAR_AT_ONCE, "ThreadWorker"])
 def test_a_request_that_was_on_its_way_at_the_stop_is_answered(kind: str, tmp_path: Path) -> None:
     with (
         serving(kind, tmp_path) as server,
@@ -133,3 +140,62 @@ def test_a_request_that_was_on_its_way_at_the_stop_is_answered(kind: str, tmp_pa
         client.sendall(POST)
         assert b"connection: close" in answer(client)
         assert client.recv(1) == b""
+
+
+PROGRAMS = ["sanic", "tornado"]
+LIMITS = ["--tick", "100ms", "--drain-idle", "2s"]
+
+
+def told(program: str, tmp_path: Path) -> AbstractContextManager[tuple[Server, Path]]:
+    """*program* of `tests.helpers.stopped_programs`, guarded, and the file of what it
+    says.
+    """
+    pytest.importorskip(program)
+    command = [sys.executable, "-m", "tests.helpers.stopped_programs", program, "{port}"]
+    return guarded(command, tmp_path, limits=LIMITS, before=[ROOT])
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_programs_answer_that_is_given_after_the_stop_is_the_last(
+    program: str, tmp_path: Path
+) -> None:
+    with (
+        told(program, tmp_path) as (server, log),
+        socket.create_connection(server.address, PATIENCE) as client,
+    ):
+        client.sendall(GET % b"slow")
+        wait_until(lambda: "asked" in log.read_text(), "the request")
+        server.process.send_signal(signal.SIGTERM)
+        assert b"connection: close" in answer(client)
+        assert client.recv(1) == b""
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_request_that_was_on_its_way_to_a_program_is_answered(
+    program: str, tmp_path: Path
+) -> None:
+    with (
+        told(program, tmp_path) as (server, log),
+        socket.create_connection(server.address, PATIENCE) as client,
+    ):
+        client.sendall(GET % b"")
+        assert b"connection: close" not in answer(client)
+        server.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: "stops" in log.read_text(), "the stop")
+        time.sleep(0.5)
+        client.sendall(POST)
+        assert b"connection: close" in answer(client)
+        assert client.recv(1) == b""
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_whose_clients_rest_ends_after_drain_idle(program: str, tmp_path: Path) -> None:
+    with (
+        told(program, tmp_path) as (server, _),
+        socket.create_connection(server.address, PATIENCE) as client,
+    ):
+        client.sendall(GET % b"")
+        answer(client)
+        server.process.send_signal(signal.SIGTERM)
+        assert client.recv(1) == b""
+        assert server.process.wait(PATIENCE) == 0

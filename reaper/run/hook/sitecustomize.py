@@ -40,6 +40,7 @@ WAITED_FOR = frozenset(
         "hypercorn.trio.tcp_server",
         "sanic.server.protocols.http_protocol",
         "tornado.http1connection",
+        "tornado.httpserver",
         "twisted.internet.tcp",
         "uvicorn.server",
         "websockets.asyncio.server",

@@ -15,12 +15,13 @@ CARD = Card(
         Kind(
             "sanic",
             "Sanic",
-            able(LEASES, ASKED, LAST, TLS, REFUSES, keep_alive=ALSO),
+            able(LEASES, ASKED, LAST, TLS, REFUSES, keep_alive=ALSO, drain_idle=""),
             serves="phases:Sanic",
         ),
     ),
     changes={"sanic.server.protocols.http_protocol": Change(change)},
-    done="the loop's `create_server` is wrapped, for its `HttpProtocol`",
+    done="the loop's `create_server` is wrapped, for its `HttpProtocol`, and that one's "
+    "`close_if_idle`",
     page="sanic",
     promised=LOOPS,
     family="asked",

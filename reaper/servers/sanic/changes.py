@@ -6,11 +6,11 @@ from types import ModuleType
 from typing import Any
 
 from ..factories import on_loops
-from ..guest import Visit
+from ..guest import Visit, around
 
 
 def change(module: ModuleType, visit: Visit) -> None:
-    """Guard the connections of every `HttpProtocol`."""
+    """Guard each `HttpProtocol`, and tell those of a server that stops."""
 
     def means(factory: Any) -> bool:
         made = getattr(factory, "func", factory)
@@ -26,3 +26,10 @@ def change(module: ModuleType, visit: Visit) -> None:
         return guard_server(factory, Sanic, lambda: reaper)
 
     on_loops(means, guard, visit)
+
+    @around(module.HttpProtocol, "close_if_idle")
+    def gently(close: Any) -> Any:
+        from ..configured import settings
+        from .phases import stops
+
+        return lambda protocol: stops(protocol, close, settings().timeouts.drain_idle)

@@ -14,7 +14,7 @@ HTTP = Foreign(
     {
         "sanic.http.constants:Stage": "HANDLER IDLE REQUEST",
         "sanic.http.http1:Http": "recv_buffer request_body request_bytes_left stage",
-        "sanic.server.protocols.http_protocol:HttpProtocol": "_http",
+        "sanic.server.protocols.http_protocol:HttpProtocol": "_http =close_if_idle loop",
     },
 )
 WEBSOCKET = Foreign(

@@ -36,10 +36,32 @@ class Sanic(OnTransport):
         return True
 
     def be_last(self) -> None:
-        http: Any = getattr(self.protocol, "_http", None)
-        if hasattr(http, "http1_response_header") and hasattr(http, "keep_alive"):
-            kind: Any = type(http)
-            http.__class__ = _ending(kind)
+        _tell_last(self.protocol)
+
+
+def stops(protocol: Any, close_if_idle: Any, drain_idle: float) -> bool:
+    """Stands for `HttpProtocol.close_if_idle`, which Sanic calls for each connection
+    when it stops: have its answers say that they are the last, and close it if it is
+    idle after *drain_idle* seconds, for a request may be on its way.
+
+    Sanic then waits for `GRACEFUL_SHUTDOWN_TIMEOUT` at most, and resets what is left:
+    half of that is never exceeded here.
+    """
+    _tell_last(protocol)
+    grace = protocol.app.config.GRACEFUL_SHUTDOWN_TIMEOUT
+    protocol.loop.call_later(min(drain_idle, grace / 2), close_if_idle, protocol)
+    return False
+
+
+def _tell_last(protocol: Any) -> None:
+    """Have the next answer of *protocol* say that it is the last."""
+    http: Any = getattr(protocol, "_http", None)
+    if hasattr(http, "http1_response_header") and hasattr(http, "keep_alive"):
+        kind: Any = type(http)
+        begins = getattr(http, "response_func", None) == http.http1_response_header
+        http.__class__ = _ending(kind)
+        if begins:  # the answer in hand has been given the method of the first class
+            http.response_func = http.http1_response_header
 
 
 def _lacks(http: Any) -> bool:

@@ -6,7 +6,30 @@ from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
-from ..guest import Visit, after
+from ..guest import Visit, after, around
+
+
+def stopping(module: ModuleType, visit: Visit) -> None:
+    """Have the last answers of each server that stops say so, and its connections wait
+    for a request that is on its way.
+    """
+    from tornado.tcpserver import TCPServer
+
+    from .phases import connections, rest, tell_last
+
+    @after(TCPServer, "stop")
+    def told(_result: None, server: Any) -> None:
+        tell_last(server)
+
+    @around(module.HTTPServer, "close_all_connections")
+    def gently(close: Any) -> Any:
+        async def instead(server: Any) -> None:
+            if connections(server):
+                tell_last(server)
+                await rest(server, visit.host.load().timeouts.drain_idle)
+            await close(server)
+
+        return instead
 
 
 def change(module: ModuleType, visit: Visit) -> None:

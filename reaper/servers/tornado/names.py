@@ -16,7 +16,8 @@ TORNADO = Foreign(
         """,
         "tornado.iostream:BaseIOStream": "_read_buffer _write_buffer close closed write",
         "tornado.iostream:IOStream": "socket",
-        "tornado.tcpserver:TCPServer": "=add_sockets",
+        "tornado.httpserver:HTTPServer": "_connections =close_all_connections",
+        "tornado.tcpserver:TCPServer": "=add_sockets =stop",
     },
 )
 

@@ -7,14 +7,21 @@ in use, and is not closed.
 
 from __future__ import annotations
 
+import asyncio
 import copy
+from collections.abc import Collection
+from contextlib import suppress
 from typing import Any
 
 from ...asyncio.reaper import reaper_of
+from ...core.slices import walk
 from ...driver.served import Served, Wire, watch
 from ...driver.sockets import reset_on_close
 from ...policy import Phase
 from ..configured import settings
+
+LOOK = 0.05
+"""Seconds between two looks whether a server that stops has a connection left."""
 
 
 class StreamWire(Wire):
@@ -115,6 +122,32 @@ def note(conn: Any, stream: Any) -> None:
     terms = Tornado.terms(reaper_of(config=settings))
     stream._reaper_served = served = watch(terms, Tornado, StreamWire(stream))
     served.opened()
+
+
+def connections(server: Any) -> Collection[Any]:
+    """The connections of *server*, a `TCPServer`, that speak HTTP."""
+    found: Collection[Any] = getattr(server, "_connections", ())
+    return found
+
+
+def tell_last(server: Any) -> None:
+    """Have each connection of *server* end with its next answer, which says so."""
+
+    def tell(connection: Any) -> None:
+        served = getattr(connection.stream, "_reaper_served", None)
+        if served is not None:
+            served.tell_last()
+
+    with suppress(RuntimeError):  # without a loop nothing is answered any more
+        walk(asyncio.get_running_loop().call_soon, connections(server), tell)
+
+
+async def rest(server: Any, seconds: float) -> None:
+    """Wait until *server* has no connection left, for *seconds* at most."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    while connections(server) and loop.time() < end:
+        await asyncio.sleep(LOOK)
 
 
 def _ends(conn: Any) -> None:
