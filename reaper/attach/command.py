@@ -201,7 +201,8 @@ def _watch(request: Request, stack: ExitStack) -> int:
     if request.metrics is not None:
         _serve_metrics(runner, output, request.metrics, stack)
     if request.journal is not None:
-        runner.keep(stack.enter_context(journal_in("--journal", request.journal, tick)))
+        gap = 2 * runner.period
+        runner.keep(stack.enter_context(journal_in("--journal", request.journal, tick, gap)))
     return runner.run()
 
 

@@ -155,7 +155,7 @@ def learn(
         )
 
 
-def journal_in(flag: str, directory: Path, tick: float, gap: float = 1.0) -> Journal:
+def journal_in(flag: str, directory: Path, tick: float, gap: float) -> Journal:
     """A journal in *directory*, which *flag* named.
 
     Raises:

@@ -47,6 +47,7 @@ Glance = Callable[[Sequence[bytes], Sighted], Iterable[tuple[bytes, Snapshot | N
 Again = Callable[[Snapshot], bool]
 End = Callable[[bytes, int, Again], str]
 Ask = Callable[[bytes, int], str]
+Heard = Callable[[bytes, float, bool | None], object]
 
 SLICE = 256
 """The connections in one step of work, which takes about 5 ms."""
@@ -183,6 +184,9 @@ class Watch:
             for each connection.
         reaps_per_second: The most that are closed per second; 0: no bound.
         on: Told every event, at once; must not raise.
+        heard: Told of each connection that a dump or a look shows: since when, at the
+            earliest, its peer has been silent, and whether that is the peer's affair
+            (None: nothing tells). None: nobody is told. Must not raise.
     Raises:
         InvalidArgument: by name and value.
     """
@@ -200,8 +204,10 @@ class Watch:
         jitter: float = 0.0,
         reaps_per_second: float = 0.0,
         on: Callable[[Event], object] = lambda event: None,
+        heard: Heard | None = None,
     ) -> None:
         self._look = look
+        self.heard: Heard | None = heard
         self._glance = glance
         steps = (
             [limits.longer(1 + jitter * step / (STEPS - 1)) for step in range(STEPS)]
@@ -269,6 +275,8 @@ class Watch:
             return False
         self._sighted += 1
         kept.mark = self._serial
+        if heard and self.heard is not None:
+            self.heard(ident, heard, None)
         if self._rates_matter:
             if self._stalls_matter and queued and kept.step != QUEUED:
                 stalled = _RATES.unpack_from(kept.packed, _KEPT.size)[0]
@@ -291,6 +299,8 @@ class Watch:
         kept = self.rows.get(ident)
         if kept is None:
             return True
+        if heard and self.heard is not None:
+            self.heard(ident, heard, None)
         if not heard or kept.flags:
             return False
         number = self._worth_while(kept, at, heard, bool(vain or queued))
@@ -438,6 +448,8 @@ class Watch:
             row.reported = row.overdue = False
         limits = self._limits_of(row.ident)
         verdict, row.known = judge(seen, known, limits)
+        if self.heard is not None:
+            self.heard(row.ident, verdict.since - limits.grain, verdict.peers_turn)
         if not verdict.due:
             self._arm(row, verdict.at, seen.after)
         elif self._end is None:
