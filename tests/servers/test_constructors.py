@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,13 +19,19 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 import reaper
+import reaper.gunicorn
 import reaper.uvicorn
 from reaper.asyncio.guards import OnTransport, guard_server
 from reaper.asyncio.reaper import reaper_of
 from reaper.config import ReaperConfig
 from reaper.policy import Phase
+from reaper.servers.gunicorn import threads
 from reaper.servers.uvicorn.shared import _SHARED
 from reaper.servers.workers import inherited
+from scripts.lifespan import lifespan
+from scripts.serving import PATIENCE
+from tests.helpers.hypercorn_here import FLAVOURS, hypercorn_here
+from tests.helpers.servers_here import worker
 
 OURS = str(Path(reaper.__file__).parent)
 CATCHES = {"tried", "_wake", "data_received", "one_line"}
@@ -155,6 +162,133 @@ def test_a_connection_whose_guard_fails_when_it_is_made_is_served(number: int) -
         await asyncio.wait_for(ended.wait(), 30)
 
     asyncio.run(body())
+
+
+class Failing:
+    """Has one call of our code raise while a connection is made: the first in the first
+    connection, and so on.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.calls = 0
+
+    def called(self, frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call" and may_fail(frame) and not frame.f_code.co_flags & inspect.CO_COROUTINE:
+            self.calls += 1
+            if self.calls == self.number:
+                raise OSError("no descriptor is left")
+
+    def begin(self) -> None:
+        self.number, self.calls = self.number + 1, 0
+        sys.settrace(self.called)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no call has raised in the last connection."""
+        return self.calls < self.number
+
+
+async def says_ok(scope: Any, receive: Any, send: Any) -> None:
+    if scope["type"] == "lifespan":
+        await lifespan(receive, send)
+        return
+    await send(
+        {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]}
+    )
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+def is_answered(address: tuple[str, int]) -> bool:
+    with socket.create_connection(address, PATIENCE) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+        heard = b""
+        while not heard.endswith(b"ok") and (data := client.recv(1000)):
+            heard += data
+    return heard.endswith(b"ok")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flavour", ["asyncio", "trio"])
+def test_each_call_before_hypercorn_serves_may_fail(
+    flavour: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind, failing = FLAVOURS[flavour].TCPServer, Failing()
+    stock = kind.run
+
+    async def served(self: Any) -> None:
+        sys.settrace(None)
+        await stock(self)
+
+    monkeypatch.setattr(kind, "run", served)
+    with (
+        hypercorn_here(flavour, tmp_path / "log", says_ok, {}) as here,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        assert is_answered(here.address)  # the reaper runs from now on
+        guarded = kind.run
+
+        async def traced(self: Any) -> None:
+            failing.begin()
+            try:
+                await guarded(self)
+            finally:
+                sys.settrace(None)
+
+        patch.setattr(kind, "run", traced)
+        while not failing.is_over or not failing.number:
+            assert is_answered(here.address)
+    assert failing.number > 10
+
+
+@pytest.mark.slow
+def test_each_call_in_enqueue_req_of_gunicorns_threads_may_fail(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kind, failing = reaper.gunicorn.ThreadWorker, Failing()
+    guarded = kind.enqueue_req
+
+    def traced(self: Any, conn: Any) -> None:
+        if hasattr(conn, "wire"):
+            guarded(self, conn)
+            return
+        failing.begin()
+        failing.calls = -1  # `enqueue_req` itself
+        try:
+            guarded(self, conn)
+        finally:
+            sys.settrace(None)
+
+    def application(environ: Any, start_response: Any) -> list[bytes]:
+        start_response("200 OK", [("Content-Length", "2")])
+        return [b"ok"]
+
+    monkeypatch.setattr(kind, "enqueue_req", traced)
+    with worker(kind, application, keepalive="1") as made:
+        while not failing.is_over or not failing.number:
+            assert is_answered(made.address)
+    assert failing.number > 5
+
+
+@pytest.mark.slow
+def test_gunicorns_own_keep_alive_ends_a_connection_without_a_guard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(*_: Any) -> None:
+        raise OSError("no descriptor is left")
+
+    def application(environ: Any, start_response: Any) -> list[bytes]:
+        start_response("200 OK", [("Content-Length", "2")])
+        return [b"ok"]
+
+    monkeypatch.setattr(threads, "ThreadWire", fails)
+    with (
+        worker(reaper.gunicorn.ThreadWorker, application, keepalive="1") as made,
+        socket.create_connection(made.address, PATIENCE) as client,
+    ):
+        client.sendall(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+        while client.recv(1000):
+            pass
 
 
 def test_without_proc_a_worker_knows_of_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ from gunicorn.workers import gthread
 from ...asyncio.overload import REFUSALS, Refusal
 from ...asyncio.reaper import AsyncioReaper, reaper_of
 from ...config.settings import ReaperConfig
-from ...driver.served import Served, Wire, watch
+from ...driver.served import Served, Wire, tried, watch
 from ...driver.sockets import TcpInfo, is_over, peer_has_shut, reset_on_close, unread
 from ...policy import Phase
 from ..configured import advertised, kept_alive, warn
@@ -217,6 +217,16 @@ class ThreadWire(Wire):
         self._end(socket.SHUT_RDWR)
 
 
+class Unguarded:
+    """Stands for the wire of a connection whose guard could not be made: what threads
+    note of it is read by nobody, and gunicorn's own keep-alive holds.
+    """
+
+    answering = receiving = ends = waited = asleep = False
+    says = come = b""
+    answer = None
+
+
 class Threaded(Served):
     """A connection that one of gunicorn's threads serves."""
 
@@ -280,6 +290,7 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
     nr_conns: int  # gunicorn's own number of connections
     _serves = True
     _stopped = math.inf
+    _has_unguarded = False
 
     @property
     def alive(self) -> bool:
@@ -328,21 +339,38 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
         if not hasattr(conn, "wire"):
             # gunicorn's own number is exact in this thread, and counts this one. Our
             # books are another thread's.
-            if not self._welcomed():
+            if tried(self._welcomed) is False:
                 self.nr_conns -= 1
                 asyncio.run_coroutine_threadsafe(self._refuse(conn.sock), self._loop)
                 return
-            conn.wire = wire = ThreadWire(conn, self._reaper, self._over)
-            if conn.cfg.is_ssl:
-                conn.__class__ = _TlsConnection
-            self._loop.call_soon_threadsafe(self._watch, wire)
-            self._until_it_speaks(conn)
-            return
+            if tried(self._guarded, conn):
+                return
+            if not hasattr(conn, "wire"):
+                conn.wire, self._has_unguarded = Unguarded(), True
         if conn.wire.asleep:
             conn.wire.asleep = False
             # Now: a moment later it may be answered.
-            self._soon(functools.partial(_woke, conn.wire, conn.wire.info()))
+            tried(self._wakes, conn.wire)
         super().enqueue_req(conn)
+
+    def _guarded(self, conn: Any) -> bool:
+        """Guard *conn*, which is new, and have it wait for its first byte. If this
+        raises, the connection has no wire, or waits for nothing.
+        """
+        wire = ThreadWire(conn, self._reaper, self._over)
+        try:
+            self._loop.call_soon_threadsafe(self._watch, wire)
+        except BaseException:
+            vars(conn).pop("close", None)
+            raise
+        conn.wire = wire
+        if conn.cfg.is_ssl:
+            conn.__class__ = _TlsConnection
+        self._until_it_speaks(conn)
+        return True
+
+    def _wakes(self, wire: ThreadWire) -> None:
+        self._soon(functools.partial(_woke, wire, wire.info()))
 
     def _until_it_speaks(self, conn: Any) -> None:
         """Let *conn*, which is new, wait among the connections that gunicorn's main
@@ -353,9 +381,9 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
         its own.
         """
         conn.timeout = time.monotonic() + self.cfg.keepalive
-        self.pending_conns.append(conn)
         speaks = functools.partial(self.on_pending_socket_readable, conn)
         self.poller.register(conn.sock, selectors.EVENT_READ, speaks)
+        self.pending_conns.append(conn)
 
     def _welcomed(self) -> bool:
         """Whether there is room for the connection that was just accepted."""
@@ -443,6 +471,8 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
         return kept
 
     def _guard_http2(self, conn: Any) -> None:
+        if isinstance(conn.wire, Unguarded):
+            return
         carrier = functools.partial(self._carrier_of, conn)
         guard(conn.parser, carrier, self._soon, self._reaper.core.tick, conn.wire.come)
 
@@ -476,6 +506,21 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
         """
         if force or not self.alive:
             super().murder_keepalived(force)
+        elif self._has_unguarded:
+            self._end_unguarded()
+
+    def _end_unguarded(self) -> None:
+        """Close, as gunicorn does, the connections without a guard whose keep-alive is
+        over.
+        """
+        now = time.monotonic()
+        for conn in list(self.keepalived_conns):
+            if isinstance(conn.wire, Unguarded) and conn.timeout <= now:
+                self.keepalived_conns.remove(conn)
+                with contextlib.suppress(OSError, KeyError, ValueError):
+                    self.poller.unregister(conn.sock)
+                self.nr_conns -= 1
+                conn.close()
 
     def murder_pending(self) -> None:
         """As `murder_keepalived`, for connections that have said nothing yet."""

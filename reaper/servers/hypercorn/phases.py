@@ -88,9 +88,10 @@ def guarded_run(run: Any) -> Any:
             return
         if reaper is not None:
             tried(_guard, self, reaper)
-        rests = reaper is not None and reaper.resting is not None and is_tls(transport)
+        gives_back = reaper is not None and reaper.resting is not None
+        rests = gives_back and tried(is_tls, transport) is True
         if rests:
-            leave_little(self.reader)
+            tried(leave_little, self.reader)
         try:
             await run(self)
         finally:

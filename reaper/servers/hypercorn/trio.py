@@ -17,7 +17,7 @@ import trio
 from ...driver.driver import Driver
 from ...driver.ends import log
 from ...driver.pressing import relieve
-from ...driver.served import Served, Terms, Wire, watch
+from ...driver.served import Served, Terms, Wire, tried, watch
 from ...driver.sockets import reset_on_close, say, shut
 from ...policy import Phase
 from ...policy.pressure import Pressure, limits_here
@@ -34,21 +34,24 @@ from .trio_overload import refuse
 _OF_RUN: trio.lowlevel.RunVar[TrioReaper] = trio.lowlevel.RunVar("reaper.run")
 
 
-async def running_reaper() -> TrioReaper:
-    """The reaper of this trio run. The first call starts it; it runs until the trio run
-    ends.
+def started_reaper() -> TrioReaper:
+    """The reaper of this trio run. The first call starts it, and it runs soon, until
+    the trio run ends.
     """
     try:
         reaper = _OF_RUN.get()
     except LookupError:
         reaper = TrioReaper(settings())
-        _OF_RUN.set(reaper)
         trio.lowlevel.spawn_system_task(reaper.run)
+        _OF_RUN.set(reaper)
         if reaper.config.reaper.pressure:
             trio.lowlevel.spawn_system_task(relieve, reaper, Pressure(limits_here()))
-    while not reaper.running:
-        await trio.lowlevel.checkpoint()
     return reaper
+
+
+def _starts(reaper: TrioReaper) -> bool:
+    """Whether *reaper* does not run yet."""
+    return not reaper.running
 
 
 class StreamWire(Wire):
@@ -209,30 +212,47 @@ def guarded_run(run: Any) -> Any:
 
     async def serve(self: Any) -> None:
         stream = self.stream
-        if not hasattr(socket_of(stream), "fileno"):
+        if not hasattr(tried(socket_of, stream), "fileno"):
             await run(self)
             return
-        reaper = await running_reaper()
-        if not reaper.welcomes():
+        reaper = tried(started_reaper)
+        while reaper is not None and tried(_starts, reaper):
+            await trio.lowlevel.checkpoint()
+        if reaper is not None and tried(reaper.welcomes) is False:
             await refuse(reaper, stream)
             return
-        wire = StreamWire(self, stream, reaper.driver)
-
-        def made(terms: Terms, uid: int, wire: Any) -> OnTrio:
-            return OnTrio(terms, uid, wire, self)
-
-        connection = cast(OnTrio, watch(OnTrio.terms(reaper), made, wire))
-        self.stream = Stream(stream, wire)
-        setattr(self, CARRIER, connection.carrier)
-        stand_around(self, reaper, connection.written if wire.is_plain else None)
-        connection.opened()
+        connection = None if reaper is None else tried(_guard, self, reaper)
         try:
             await run(self)
         except trio.ClosedResourceError:  # in the handshake of TLS, where hypercorn expects none
-            if connection.lease.alive:
+            if connection is None or connection.lease.alive:
                 raise
         finally:
             forget(self)
-            connection.leave()
+            if connection is not None:
+                connection.leave()
 
     return serve
+
+
+def _guard(server: Any, reaper: TrioReaper) -> OnTrio:
+    """Guard the connection of *server*, a `TCPServer`, and its application. If this
+    raises, the server is as it was.
+    """
+    stream = server.stream
+    wire = StreamWire(server, stream, reaper.driver)
+
+    def made(terms: Terms, uid: int, wire: Any) -> OnTrio:
+        return OnTrio(terms, uid, wire, server)
+
+    connection = cast(OnTrio, watch(OnTrio.terms(reaper), made, wire))
+    try:
+        server.stream = Stream(stream, wire)
+        stand_around(server, reaper, connection.written if wire.is_plain else None)
+        connection.opened()
+    except BaseException:
+        server.stream = stream
+        connection.leave()
+        raise
+    setattr(server, CARRIER, connection.carrier)
+    return connection
