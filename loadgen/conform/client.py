@@ -11,11 +11,13 @@ import re
 import socket
 import ssl
 import struct
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..drive import wire
 from ..plan import acts as does
 from ..plan.acts import Kind, Want
 from .kinds import GOODBYE, get
@@ -49,6 +51,7 @@ class Seen:
             at last: the end stood behind bytes that its window had kept back.
         lost: Whether a request was on its way that the server neither answered nor
             refused, and it had not said that it would close.
+        broke: The law that the server has broken while it answered; "": none was seen.
         streams: Of HTTP/2: status, body and end of each stream, in order.
     """
 
@@ -60,11 +63,20 @@ class Seen:
     data: bytes = b""
     behind: bool = False
     lost: bool = False
+    broke: str = ""
     streams: list[tuple[int, bytes, str]] = field(default_factory=list)
 
 
 class Client:
-    """One connection, which is up."""
+    """One connection, which is up.
+
+    Attributes:
+        scheme: That of what it asks for.
+        alpn: The protocol that TLS has to agree on; empty: any.
+    """
+
+    scheme = "http"
+    alpn = ""
 
     def __init__(self, kind: Kind, sock: socket.socket, stop: float = 0.0) -> None:
         self.kind, self.sock, self.seen, self.stop = kind, sock, Seen(), stop
@@ -75,6 +87,7 @@ class Client:
         self._reading: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._sent: asyncio.Future[None] | None = None
+        self._coming: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
 
     # ---- bytes
     def hear(self) -> None:
@@ -115,9 +128,15 @@ class Client:
 
     def _later(self, call: Callable[..., None], *arguments: Any) -> None:
         if self.kind.lag:
-            self.loop.call_later(self.kind.lag, call, *arguments)
+            self._coming.append((call, arguments))
+            self.loop.call_later(self.kind.lag, self._next)
         else:
             call(*arguments)
+
+    def _next(self) -> None:
+        """What comes at the same instant comes in order."""
+        call, arguments = self._coming.popleft()
+        call(*arguments)
 
     def _arrived(self, data: bytes) -> None:
         self.data += data
@@ -143,13 +162,17 @@ class Client:
             await self._write(data)
             return
         before, self._sent = self._sent, self.loop.create_future()
-        asyncio.get_running_loop().call_later(
-            self.kind.lag, lambda: asyncio.ensure_future(self._write_after(data, before))
+        self.loop.call_later(
+            self.kind.lag, asyncio.ensure_future, self._write_after(data, before, self._sent)
         )
 
-    async def _write_after(self, data: bytes, before: Any) -> None:
+    async def _write_after(self, data: bytes, before: Any, done: Any) -> None:
+        if before is not None:
+            await before
         with suppress(Gone):
             await self._write(data)
+        if not done.done():
+            done.set_result(None)
 
     async def _write(self, data: bytes) -> None:
         try:
@@ -187,9 +210,7 @@ class Client:
                     await self.rest(act.every)
                 await self.send(act.data[place : place + act.size])
         elif isinstance(act, does.Until):
-            await self.until(
-                lambda: len(self.whole()) >= act.count and act.text in bytes(self.data)
-            )
+            await self.until(lambda: len(self.whole()) >= act.count and act.text in self.data)
         elif isinstance(act, does.Shut):
             await self.shut()
         elif isinstance(act, does.Reset):
@@ -254,7 +275,7 @@ class Client:
 
     def all_answers(self) -> list[tuple[int, bytes]]:
         """The answers of HTTP/1 that have come whole, however many are wanted."""
-        return answers(bytes(self.data), (), self.over.is_set())
+        return answers(self.data, (), self.over.is_set())
 
     # ---- what came
     def note(self) -> None:
@@ -264,11 +285,11 @@ class Client:
         """The answers that have come whole."""
         if self.kind.speaks not in ("http", "tls"):
             return []
-        return answers(bytes(self.data), self.kind.answers, self.over.is_set())
+        return answers(self.data, self.kind.answers, self.over.is_set())
 
     def content(self) -> bool:
         """Whether all that the kind has to hear has come."""
-        kind, data = self.kind, bytes(self.data)
+        kind, data = self.kind, self.data
         place = 0
         for text in kind.hears:
             place = data.find(text, place)
@@ -284,7 +305,11 @@ class Client:
             async with asyncio.timeout(PATIENCE / 4):
                 await self.over.wait()
         ended, self.seen.ended = self.seen.ended is not None, None
-        return ended and not self.whole()
+        return ended and not self.served()
+
+    def served(self) -> bool:
+        """Whether an answer has come whole."""
+        return bool(self.whole())
 
     async def play(self, patience: float) -> Seen:
         """Do all acts, and wait until the kind has what it wants, or *patience* is
@@ -322,22 +347,21 @@ class Client:
         return seen
 
 
-def _context() -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return context
-
-
-CONTEXT = _context()
+ANY = wire.Tls("localhost", insecure=True)
+"""How a client of TLS speaks if nobody says it."""
 
 
 class Tls(Client):
     """The same over TLS. An end of file is `close_notify`."""
 
-    def __init__(self, kind: Kind, sock: socket.socket, stop: float = 0.0) -> None:
+    scheme = "https"
+
+    def __init__(
+        self, kind: Kind, sock: socket.socket, stop: float = 0.0, tls: wire.Tls = ANY
+    ) -> None:
         super().__init__(kind, sock, stop)
         self._came, self._goes = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = CONTEXT.wrap_bio(self._came, self._goes, server_hostname="localhost")
+        self._tls = tls.context().wrap_bio(self._came, self._goes, server_hostname=tls.name)
         self._up = False
 
     async def shake(self) -> None:
@@ -367,11 +391,16 @@ class Tls(Client):
                 self._came.write(came)
 
     async def shake_or_end(self) -> None:
-        """Do the handshake; if the server ends it, that was the end."""
+        """Do the handshake; if the server ends it, or agrees on another protocol than
+        is spoken, that was the end.
+        """
         try:
             await self.shake()
         except (Gone, ssl.SSLError):
             self._end("closed in the handshake")
+            return
+        if self.alpn and self._up and self._tls.selected_alpn_protocol() != self.alpn:
+            self._end(f"does not offer {self.alpn}")
 
     def _arrived(self, data: bytes) -> None:
         self._came.write(data)
@@ -407,33 +436,38 @@ LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked", re.IGNORECASE)
 
 
-def answers(data: bytes, wanted: tuple[Want, ...], ended: bool) -> list[tuple[int, bytes]]:
-    """The answers of HTTP/1 in *data* that are whole; *ended*: no more will come."""
+def answers(
+    data: bytes | bytearray, wanted: tuple[Want, ...], ended: bool
+) -> list[tuple[int, bytes]]:
+    """The answers of HTTP/1 in *data* that are whole; *ended*: no more will come.
+    Copies nothing but their bodies: it is asked with each piece that comes.
+    """
     found: list[tuple[int, bytes]] = []
-    while HEAD_END in data:
-        head, _, rest = data.partition(HEAD_END)
+    place = 0
+    while (end := data.find(HEAD_END, place)) >= 0:
+        head, place = bytes(data[place:end]), end + len(HEAD_END)
         if not head.startswith(b"HTTP/"):
             break  # what comes before it is of no answer
         words = head.split(None, 2)
         status = int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
         if status < 200 and status != 101:
-            data = rest
             continue
         want = wanted[len(found)] if len(found) < len(wanted) else Want()
         length = LENGTH.search(head)
         if want.head or status in (101, 204, 304):
             body: bytes | None = b""
         elif CHUNKED.search(head):
-            body, rest = chunks(rest)
+            body, place = chunks(data, place)
         elif length is not None:
-            size = int(length[1])
-            body, rest = (rest[:size], rest[size:]) if len(rest) >= size else (None, rest)
+            behind = place + int(length[1])
+            body = bytes(data[place:behind]) if len(data) >= behind else None
+            place = behind
         else:
-            body, rest = (rest, b"") if ended else (None, rest)
+            body = bytes(data[place:]) if ended else None
+            place = len(data)
         if body is None:
             break
         found.append((status, body))
-        data = rest
     return found
 
 
@@ -453,20 +487,21 @@ def goodbye(data: bytes) -> bool:
     return False
 
 
-def chunks(data: bytes) -> tuple[bytes | None, bytes]:
-    """The body that is in chunks at the begin of *data*, None if it is not whole; and
-    the rest.
+def chunks(data: bytes | bytearray, place: int) -> tuple[bytes | None, int]:
+    """The body in chunks that begins at *place* of *data*, None if it is not whole; and
+    where it ends.
     """
-    body = b""
-    while b"\r\n" in data:
-        line, _, data = data.partition(b"\r\n")
-        size = int(line.partition(b";")[0], 16)
-        if len(data) < size + 2:
+    body = bytearray()
+    while (end := data.find(b"\r\n", place)) >= 0:
+        size = int(bytes(data[place:end]).partition(b";")[0], 16)
+        place = end + 2
+        if len(data) < place + size + 2:
             break
+        body += data[place : place + size]
+        place += size + 2
         if not size:
-            return body, data[2:]
-        body, data = body + data[:size], data[size + 2 :]
-    return None, b""
+            return bytes(body), place
+    return None, place
 
 
 def planned(acts: tuple[Any, ...]) -> float:

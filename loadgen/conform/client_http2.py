@@ -1,6 +1,7 @@
 """The same client with HTTP/2's frames, which hpack and hyperframe make and read.
 
 One rule: *a limit ends the stream, or says GOAWAY, or closes*: whichever comes first.
+It counts what its windows allow, and says so of a server that sends more.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ from hyperframe.frame import (
     WindowUpdateFrame,
 )
 
+from ..drive import wire
 from ..plan import acts as does
 from ..plan.acts import Kind
-from .client import Client, Gone
+from .client import Client, Gone, Tls
 
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 REFUSED = 7
 """REFUSED_STREAM."""
 CANCELLED = "cancelled"
@@ -49,8 +52,10 @@ class Http2(Client):
     closes.
     """
 
-    def __init__(self, kind: Kind, sock: socket.socket, stop: float = 0.0) -> None:
-        super().__init__(kind, sock, stop)
+    alpn = "h2"
+
+    def __init__(self, kind: Kind, sock: socket.socket, stop: float = 0.0, *over: wire.Tls) -> None:
+        super().__init__(kind, sock, stop, *over)
         self.goaway: int | None = None
         self.streams: dict[int, Stream] = {}
         self.begin = does.Begin()
@@ -60,9 +65,11 @@ class Http2(Client):
         self._block = bytearray()
         self._ends = False
         self._out = bytearray()
+        self._lacks = len(PREFACE)  # bytes of ours before which we may send no frame
         self._asked: list[does.Ask] = []
         self.settled = False
         self._answering: asyncio.Future[None] | None = None
+        self._may = {0: 65535}  # bytes that the server may send, by stream; 0: of the connection
         self._taken: dict[int, int] = {}  # bytes to give back, by stream; 0: of the connection
 
     def stream(self, number: int) -> Stream:
@@ -73,7 +80,7 @@ class Http2(Client):
         if isinstance(act, does.Begin):
             self.begin = act
             first = SettingsFrame(settings={SettingsFrame.INITIAL_WINDOW_SIZE: act.window})
-            await self.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + first.serialize())
+            await self.send(PREFACE + first.serialize())
         elif isinstance(act, does.Settled):
             await self.until(lambda: self.settled)
             await asyncio.sleep(0.02)  # for the acknowledgement to go
@@ -90,6 +97,8 @@ class Http2(Client):
             await self.frame(RstStreamFrame(2 * act.stream + 1, 8))
         elif isinstance(act, does.Settings):
             code = SettingsFrame.INITIAL_WINDOW_SIZE
+            for number in self._may:
+                self._may[number] += act.window - self.begin.window if number else 0
             await self.frame(SettingsFrame(settings={code: act.window}))
         elif isinstance(act, does.Pings):
             for number in range(act.count):
@@ -113,8 +122,9 @@ class Http2(Client):
         number = 2 * len(self._asked) + 1
         self._asked.append(act)
         self.streams[number] = Stream(window=self.first_window)
+        self._may[number] = self.begin.window
         head = [(":method", act.method), (":path", act.path)]
-        head += [(":scheme", "http"), (":authority", "localhost")]
+        head += [(":scheme", self.scheme), (":authority", "localhost")]
         if act.method == "CONNECT":
             head += [(":protocol", "websocket"), ("sec-websocket-version", "13")]
         block = self._encoder.encode(head)
@@ -149,8 +159,13 @@ class Http2(Client):
                 await self.rest(act.every)
             for each in [0, *(each for each, stream in self.streams.items() if not stream.end)]:
                 if act.size < 2**30 or not each:
-                    size = min(act.size, 2**30)
-                    await self.frame(WindowUpdateFrame(each, window_increment=size))
+                    await self.send(self._opens(each, min(act.size, 2**30)))
+
+    def _opens(self, number: int, size: int) -> bytes:
+        """The frame that opens a window by *size*; 0: the connection's."""
+        self._may[number] = self._may.get(number, 0) + size
+        update: bytes = WindowUpdateFrame(number, window_increment=size).serialize()
+        return update
 
     def took(self, data: bytes) -> None:
         self._held += data
@@ -164,8 +179,13 @@ class Http2(Client):
             self._frame(frame, length)
         self._answer()
 
+    async def send(self, data: bytes) -> None:
+        await super().send(data)
+        self._lacks -= len(data)
+        self._answer()  # what came before the preface was whole
+
     def _answer(self) -> None:
-        if self._out:
+        if self._out and self._lacks <= 0:
             out, self._out = bytes(self._out), bytearray()
             self._answering = asyncio.ensure_future(self._quietly(out, self._answering))
 
@@ -195,6 +215,8 @@ class Http2(Client):
                 stream.window += frame.window_increment
         elif isinstance(frame, GoAwayFrame):
             self.goaway = frame.last_stream_id
+            for number, each in self.streams.items():
+                self._answers(number, each)
             self._ended(f"GOAWAY {frame.error_code}")
         elif stream is not None and isinstance(frame, RstStreamFrame):
             if not stream.end:
@@ -202,6 +224,7 @@ class Http2(Client):
                 self._ended(stream.end)
         elif stream is not None and isinstance(frame, DataFrame):
             stream.body += frame.data
+            self._counts(frame.stream_id, length)
             self._moved(frame, stream, length)
         if isinstance(frame, HeadersFrame | ContinuationFrame) and stream is not None:
             self._headers(frame, stream)
@@ -219,9 +242,23 @@ class Http2(Client):
         self._block = bytearray()
         if ":status" in found and not found[":status"].startswith("1"):
             stream.status = int(found[":status"])
+            self._answers(frame.stream_id, stream)
         if self._ends:
             stream.end = stream.end or "whole"
         self._ends = False
+
+    def _answers(self, number: int, stream: Stream) -> None:
+        """Whether the server answers what it has said that it has not looked at."""
+        if stream.status and self.goaway is not None and number > self.goaway:
+            self.seen.broke = f"GOAWAY names stream {self.goaway}, and stream {number} is answered"
+
+    def _counts(self, number: int, length: int) -> None:
+        """Count what the server sends against what it may."""
+        for each in (0, number):
+            self._may[each] = self._may.get(each, self.begin.window) - length
+            if self._may[each] < 0 and not self.streams[number].end:
+                which = f"that of stream {each}" if each else "the connection's"
+                self.seen.broke = f"{-self._may[each]} bytes more than a window allows: {which}"
 
     def _moved(self, frame: DataFrame, stream: Stream, length: int) -> None:
         if self.begin.opens and self.begin.lags and length:
@@ -230,10 +267,9 @@ class Http2(Client):
             for number in (0, frame.stream_id):
                 self._taken[number] = self._taken.get(number, 0) + length
         elif self.begin.opens and length:
-            self._out += WindowUpdateFrame(0, window_increment=length).serialize()
+            self._out += self._opens(0, length)
             if "END_STREAM" not in frame.flags and not stream.end:
-                number = frame.stream_id
-                self._out += WindowUpdateFrame(number, window_increment=length).serialize()
+                self._out += self._opens(frame.stream_id, length)
         if self.begin.pings:
             self._out += PingFrame(0, b"measures").serialize()
 
@@ -246,7 +282,7 @@ class Http2(Client):
                 continue
             for place in range(0, count, piece):
                 size = min(piece, count - place)
-                self._out += WindowUpdateFrame(number, window_increment=size).serialize()
+                self._out += self._opens(number, size)
         self._answer()
 
     def _ended(self, how: str) -> None:
@@ -277,6 +313,9 @@ class Http2(Client):
         found = [self.streams[number] for number in sorted(self.streams)]
         self.seen.streams = [(each.status, bytes(each.body), each.end) for each in found]
 
+    def served(self) -> bool:
+        return any(each.end == "whole" for each in self.streams.values())
+
     def whole(self) -> list[tuple[int, bytes]]:
         wanted = len(self.kind.answers)
         found = [self.stream(number) for number in range(wanted)]
@@ -285,3 +324,7 @@ class Http2(Client):
             for each, want in zip(found, self.kind.answers, strict=True)
             if each.end or not want.status
         ]
+
+
+class Http2OverTls(Http2, Tls):
+    """The same over TLS."""

@@ -265,14 +265,19 @@ class Asked:
         return await stopped(here, server, kinds, self.show, number, ends=over)
 
 
+_NAMES = frozenset(kind.name for kind in KINDS)
+
+
 def may_speak(kind: Kind, subject: Subject) -> bool:
-    """Whether a client of *kind* can come to the port of *subject* at all: one of TLS
-    comes to no other, nor one of lines.
+    """Whether a client of *kind* can come to the port of *subject* at all: one of lines
+    comes to no other. Over TLS those of HTTP come, too, but for the ones that TLS has
+    of its own.
     """
-    for only in ("tls", "lines"):
-        if only in subject.speaks or kind.speaks == only:
-            return only in subject.speaks and kind.speaks == only
-    return True
+    if "lines" in subject.speaks or kind.speaks == "lines":
+        return "lines" in subject.speaks and kind.speaks == "lines"
+    if subject.tls is None:
+        return kind.speaks != "tls"
+    return f"TLS: {kind.name}" not in _NAMES
 
 
 def replace_port(target: Target, port: int) -> Target:
@@ -323,7 +328,7 @@ def _subject(options: argparse.Namespace) -> tuple[Subject, Target]:
         raise BadArgument(f"--protocol {protocol}: conform tries servers of http, ws or echo")
     routes = _routes(options)
     if path != "/":
-        routes["/"] = path
+        routes["/ws" if protocol == "ws" else "/"] = path
     speaks = frozenset({"lines"} if protocol == "echo" else {"tls" if tls else "http"})
     subject = Subject(
         (target.host, target.port),

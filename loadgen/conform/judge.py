@@ -56,7 +56,7 @@ def judged(kind: Kind, seen: Seen, stop: float = 0.0) -> End:
         kept = len(seen.answers) >= len(kind.answers) and all(
             meets(want, answer) for want, answer in zip(kind.answers, seen.answers, strict=False)
         )
-        kept = kept and not seen.lost and _contained(kind, seen.data)
+        kept = kept and not seen.lost and not seen.broke and _contained(kind, seen.data)
         return End(kept=kept, doubt="" if kept else doubt, about=about)
     says = statuses[-1] if statuses else 0
     since = len(kind.acts) if kind.since is None else kind.since

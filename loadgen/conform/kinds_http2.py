@@ -34,6 +34,11 @@ def _frame(kind: int, data: bytes, flags: int = 0) -> bytes:
     return len(data).to_bytes(3, "big") + bytes([kind, flags, 0, 0, 0, 1]) + data
 
 
+def _answered(number: int) -> bytes:
+    """The PING that answers our PING of that *number*, from 0 on."""
+    return b"\0\0\x08\x06\x01\0\0\0\0" + number.to_bytes(8, "big")
+
+
 HALF = _frame(HEADERS, b"\x82\x86", END_STREAM)
 """A block of headers that has only begun: `:method GET`, `:scheme http`."""
 REST = b"\x84\x01\x09localhost"
@@ -47,6 +52,7 @@ def http2(
     name: str,
     *acts: Act,
     answers: tuple[Want, ...] = (),
+    hears: tuple[bytes, ...] = (),
     limit: str = "",
     since: int | None = None,
     quick: bool = False,
@@ -60,6 +66,7 @@ def http2(
         speaks="http2",
         acts=acts,
         answers=answers,
+        hears=hears,
         limit=limit,
         since=since,
         quick=quick,
@@ -192,6 +199,7 @@ HTTP2 = (
         "sends a PING every 100 ms while it waits",
         *(Begin(), Ask("/slow?1.6"), Pings(15, every=0.1)),
         answers=(HELLO,),
+        hears=tuple(_answered(number) for number in range(15)),
     ),
     http2(
         "cancels one of three streams",

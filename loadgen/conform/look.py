@@ -14,10 +14,10 @@ from dataclasses import replace
 from ..clients import Speech
 from ..drive.protocols import Paths
 from ..drive.wire import Tls
-from ..plan.acts import HELLO, Kind, Send, Until, Want
+from ..plan.acts import HELLO, Act, Begin, Kind, Send, Until, Want
 from ..probe import Finding, probe
 from ..units import Target
-from .client import Address, Seen
+from .client import Seen
 from .judge import judged
 from .kinds import OPENED, SWITCHED, get, post
 from .play import played
@@ -68,25 +68,25 @@ async def looked(subject: Subject) -> Subject:
         return subject
     speaks = "tls" if subject.tls else "http"
     path = subject.routes.get("/", "/")
-    seen = await _asked(subject.address, speaks, get(path), Want(None, status=0))
+    first = Want(None, status=0)
+    kind = Kind(name="asks", speaks=speaks, acts=(Send(get(path)), Until(1)), answers=(first,))
+    seen = await _played(subject, kind)
     if not seen.answers or not seen.answers[0][0]:
         raise NoAnswer(f"no answer to GET {path} within {PATIENCE:g} s, but {_heard(seen)}")
     home = Want(seen.answers[0][1], seen.answers[0][0])
-    routes, spoken = {"/": path}, {speaks}
+    routes, spoken = {"/": path}, {speaks, "http"}
     there = await asyncio.gather(*(_has(subject, speaks, route) for route in TRIED))
     routes |= {route: subject.routes[route] for route, has in zip(TRIED, there, strict=True) if has}
-    if not subject.tls:
-        if await _opens(subject):
-            routes["/ws"] = subject.routes["/ws"]
-            spoken.add("websocket")
-        if await _speaks_http2(subject):
-            spoken |= {"http2", "websocket2"}
+    if await _opens(subject):
+        routes["/ws"] = subject.routes["/ws"]
+        spoken.add("websocket")
+    if await _speaks_http2(subject):
+        spoken |= {"http2", "websocket2"}
     return replace(subject, speaks=frozenset(spoken), routes=routes, home=home)
 
 
-async def _asked(address: Address, speaks: str, data: bytes, want: Want) -> Seen:
-    kind = Kind(name="asks", speaks=speaks, acts=(Send(data), Until(1)), answers=(want,))
-    return await played(kind, address, PATIENCE)
+async def _played(subject: Subject, kind: Kind, patience: float = PATIENCE) -> Seen:
+    return await played(kind, subject.address, patience, tls=subject.tls)
 
 
 async def _has(subject: Subject, speaks: str, route: str) -> bool:
@@ -95,7 +95,7 @@ async def _has(subject: Subject, speaks: str, route: str) -> bool:
     data, want = TRIED[route]
     data = data.replace(b" " + route.encode(), b" " + subject.routes[route].encode(), 1)
     kind = Kind(name=route, speaks=speaks, acts=(Send(data),), answers=(want,))
-    return bool(judged(kind, await played(kind, subject.address, PATIENCE)).kept)
+    return bool(judged(kind, await _played(subject, kind)).kept)
 
 
 async def _opens(subject: Subject) -> bool:
@@ -108,20 +108,26 @@ async def _opens(subject: Subject) -> bool:
         for act in OPENED
     )
     kind = Kind(name="opens", speaks="websocket", acts=opened)
-    return (await played(kind, subject.address, PATIENCE)).data.startswith(SWITCHED)
+    return (await _played(subject, kind)).data.startswith(SWITCHED)
 
 
 async def _speaks_http2(subject: Subject) -> bool:
-    """Whether it speaks HTTP/2 at once, and this process can."""
+    """Whether it speaks HTTP/2 at once, or agrees on it by ALPN; and this process
+    can.
+    """
     try:
         import hpack  # noqa: F401 - it is looked for here, and used where it is spoken
         import hyperframe  # noqa: F401
     except ImportError:
         return False
-    kind = Kind(
-        name="speaks HTTP/2", speaks="lines", acts=(Send(PREFACE), Until(text=SETTINGS)), gets=9
+    if subject.tls is None:
+        acts: tuple[Act, ...] = (Send(PREFACE), Until(text=SETTINGS))
+        speaks = "lines"
+    else:
+        acts, speaks = (Begin(), Until(text=SETTINGS)), "http2"
+    seen = await _played(
+        subject, Kind(name="HTTP/2", speaks=speaks, acts=acts, gets=9), PATIENCE / 4
     )
-    seen = await played(kind, subject.address, PATIENCE / 4)
     return seen.data[3:9] == SETTINGS
 
 

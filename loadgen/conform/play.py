@@ -1,33 +1,45 @@
 """Plays a client of a kind, from its connect to its end.
 
-One rule: *the client is chosen by what the kind speaks*.
+One rule: *the client is chosen by what the kind speaks*, and by whether it comes over
+TLS.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from dataclasses import replace
 
+from ..drive import wire
 from ..plan.acts import Kind
-from .client import Address, Client, Seen, Tls
+from .client import ANY, Address, Client, Seen, Tls
 
 
-def client_of(kind: Kind) -> type[Client]:
-    """The client for what *kind* speaks. HTTP/2 is loaded when it is spoken first: it
-    needs hpack and hyperframe.
+def client_of(kind: Kind, sock: socket.socket, stop: float, tls: wire.Tls | None) -> Client:
+    """The client for what *kind* speaks, with a connection that is up. HTTP/2 is loaded
+    when it is spoken first: it needs hpack and hyperframe.
     """
+    tls = ANY if tls is None and kind.speaks == "tls" else tls
     if kind.speaks in ("http2", "websocket2"):
-        from .client_http2 import Http2
+        from .client_http2 import Http2, Http2OverTls
 
-        return Http2
-    return Tls if kind.speaks == "tls" else Client
+        if tls is None:
+            return Http2(kind, sock, stop)
+        return Http2OverTls(kind, sock, stop, replace(tls, alpn=Http2.alpn))
+    return Client(kind, sock, stop) if tls is None else Tls(kind, sock, stop, tls)
 
 
 async def played(
-    kind: Kind, address: Address, patience: float, after: float = 0.0, stop: float = 0.0
+    kind: Kind,
+    address: Address,
+    patience: float,
+    after: float = 0.0,
+    stop: float = 0.0,
+    tls: wire.Tls | None = None,
 ) -> Seen:
     """A client of *kind*, from its connect to its end; it comes *after* so many
-    seconds. *stop*: when the server is told to stop, by the loop's clock.
+    seconds. *stop*: when the server is told to stop, by the loop's clock; *tls*: how
+    TLS is spoken, None: only by who speaks nothing else.
     """
     loop = asyncio.get_running_loop()
     await asyncio.sleep(after)
@@ -42,7 +54,7 @@ async def played(
     except OSError:
         sock.close()
         raise
-    client = client_of(kind)(kind, sock, stop)
+    client = client_of(kind, sock, stop, tls)
     try:
         if isinstance(client, Tls):
             await client.shake_or_end()

@@ -88,7 +88,7 @@ async def conform(
     async with control(min(1.0, subject.longest)) as lag:
         for number in range(1, tries + 1):
             what = "every kind of clients" if number == 1 else "again, with less beside it"
-            at_once = len(todo) if number < tries else ALONE
+            at_once = ALONE if 1 < number == tries else len(todo)
             for place in range(0, len(todo), max(1, at_once)):
                 some = todo[place : place + at_once]
                 said = await together(some, subject, lag, progress, what)
@@ -115,7 +115,7 @@ async def together(
     async def one(place: int, kind: Kind) -> Seen:
         nonlocal done
         borne = too_far(kind, subject)
-        seen = await played(kind, subject.address, borne, place * APART)
+        seen = await played(kind, subject.address, borne, place * APART, tls=subject.tls)
         done += 1
         progress(what, done, len(kinds))
         return seen
@@ -164,7 +164,7 @@ async def stopped(
             borne = too_far(kind, subject)
             first = min(act.seconds for act in kind.acts if isinstance(act, At))
             comes = stop - loop.time() + first - BEFORE + place % 8 * APART
-            return await played(kind, subject.address, borne, comes, stop)
+            return await played(kind, subject.address, borne, comes, stop, subject.tls)
         except OSError:  # it came too late: that proves nothing
             return Seen([(stop, stop)], ended=stop, how="refused", late=LEAD)
 

@@ -115,6 +115,8 @@ def _margin(kind: Kind, one: float) -> float:
 
 
 def _lost(kind: Kind, end: End, seen: Seen) -> str:
+    if seen.broke:
+        return seen.broke
     if end.kept or (kind.world != "limits" and _announced(kind, seen)):
         return ""
     return "the client lost what it asked for"

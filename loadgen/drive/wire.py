@@ -41,11 +41,13 @@ class Tls:
         name: The name that is asked for, and checked.
         ca: The file of authorities to check it against; None for the system's.
         insecure: Whether any certificate will do.
+        alpn: The protocol that is offered.
     """
 
     name: str
     ca: str | None = None
     insecure: bool = False
+    alpn: str = ALPN
 
     @cache  # noqa: B019 - there is one of a process
     def context(self) -> ssl.SSLContext:
@@ -56,7 +58,7 @@ class Tls:
             context = ssl.create_default_context(cafile=self.ca)
         except OSError as error:  # an SSLError is one
             raise BadArgument(f"--ca {self.ca}: {error}: give a PEM file of certificates") from None
-        context.set_alpn_protocols([ALPN])
+        context.set_alpn_protocols([self.alpn])
         if self.insecure:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE

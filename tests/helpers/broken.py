@@ -10,6 +10,7 @@ import asyncio
 import base64
 import hashlib
 import socket
+import ssl
 from contextlib import suppress
 from typing import Any
 
@@ -60,6 +61,17 @@ other.
 """
 
 
+def answer_of(path: str, number: float, body: bytes) -> tuple[list[bytes], float]:
+    """The pieces of the answer of *path*, and the seconds between two of them."""
+    if path == "/pause":
+        return [b"first", b"after"], number
+    if path == "/drops":
+        return [b"0123456789"] * int(number), 0.004
+    if path == "/some":
+        return [bytes(int(number))], 0.0
+    return [body if path in ("/echo", "/late") else b"hello"], 0.0
+
+
 class Gone(Exception):
     """The connection is over."""
 
@@ -67,8 +79,11 @@ class Gone(Exception):
 class Broken:
     """A server of HTTP/1.1 with the routes of `conform`, and one *fault*; "": none."""
 
-    def __init__(self, fault: str = "") -> None:
-        self.fault = fault
+    faults = FAULTS
+
+    def __init__(self, fault: str = "", context: ssl.SSLContext | None = None) -> None:
+        """*context*: of a server that speaks TLS."""
+        self.fault, self.context = fault, context
         self.stopping = asyncio.Event()
         self.open: set[asyncio.Task[None]] = set()
         self.server: asyncio.Server | None = None
@@ -78,12 +93,17 @@ class Broken:
 
     def has(self, fault: str) -> bool:
         """Whether it has that fault."""
-        assert fault in FAULTS
+        assert fault in self.faults or fault in FAULTS
         return self.fault == fault
 
     async def start(self) -> tuple[str, int]:
         """Listen; where."""
-        self.server = await asyncio.start_server(self.connection, "127.0.0.1", 0, limit=1 << 20)
+        tls: dict[str, Any] = {}
+        if self.context is not None:
+            tls = {"ssl": self.context, "ssl_handshake_timeout": LIMIT}
+        self.server = await asyncio.start_server(
+            self.connection, "127.0.0.1", 0, limit=1 << 20, **tls
+        )
         address: tuple[str, int] = self.server.sockets[0].getsockname()[:2]
         return address
 
@@ -120,7 +140,7 @@ class Broken:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PIECE)
         self.open.add(task)
         try:
-            await Connection(self, reader, writer).serve()
+            await self.serve(reader, writer)
         except (Gone, OSError, asyncio.IncompleteReadError, ValueError):
             pass
         except asyncio.CancelledError:
@@ -129,6 +149,10 @@ class Broken:
             with suppress(OSError, RuntimeError):
                 writer.close()
             self.open.discard(task)
+
+    async def serve(self, reader: Any, writer: Any) -> None:
+        """Serve a connection that is up."""
+        await Connection(self, reader, writer).serve()
 
 
 class Connection:
@@ -285,13 +309,7 @@ class Connection:
         if path == "/events":
             await self.events(int(number))
             return
-        pieces, rest = {
-            "/pause": ([b"first", b"after"], number),
-            "/drops": ([b"0123456789"] * int(number), 0.004),
-            "/some": ([bytes(int(number))], 0.0),
-            "/echo": ([body], 0.0),
-            "/late": ([body], 0.0),
-        }.get(path, ([b"hello"], 0.0))
+        pieces, rest = answer_of(path, number, body)
         behind = b"HTTP/1.1" in bytes(self.reader._buffer)
         if behind and self.has("answers pipelined requests in the wrong order"):
             self.held.append(self.made(pieces))

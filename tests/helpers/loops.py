@@ -28,9 +28,12 @@ class _Jumping(selectors.DefaultSelector):
     """Instead of waiting it lets the loop's clock jump."""
 
     loop: VirtualLoop
+    grace = 0.0
 
     def select(self, timeout: float | None = None) -> list[Any]:
         ready = super().select(0)
+        if self.grace and not ready and timeout is not None and timeout > 0:
+            ready = super().select(self.grace)
         if ready or timeout is None or timeout <= 0:
             return ready if timeout is not None else super().select(None)
         self.loop.now += timeout
@@ -38,11 +41,13 @@ class _Jumping(selectors.DefaultSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """asyncio's loop with a clock that jumps."""
+    """asyncio's loop with a clock that jumps. *grace*: real seconds before a jump, in
+    which what is on its way in the kernel arrives.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, grace: float = 0.0) -> None:
         selector = _Jumping()
-        selector.loop = self
+        selector.loop, selector.grace = self, grace
         self.now = 0.0
         super().__init__(selector)
 
