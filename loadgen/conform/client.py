@@ -248,7 +248,11 @@ class Client:
 
     async def shut(self) -> None:
         """Send the end of file."""
-        self._later(self.sock.shutdown, socket.SHUT_WR)
+        self._later(self._shut)
+
+    def _shut(self) -> None:
+        with suppress(OSError):  # the server has reset it meanwhile
+            self.sock.shutdown(socket.SHUT_WR)
 
     async def _busy(self, act: does.Busy) -> None:
         until = self.loop.time() + act.seconds
