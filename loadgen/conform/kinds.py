@@ -331,6 +331,23 @@ HTTP_LIVES = (
 
 AGAIN = rests(1, 0)
 
+HIDDEN = (
+    Kind(
+        name="takes a little all the time, behind a buffer that hides it",
+        acts=(
+            Deaf(),
+            Send(get("/some?6000000")),
+            Take(size=8_000, every=0.1, total=320_000),
+            Hear(),
+        ),
+        answers=(Want(6_000_000),),
+        window=65536,
+        quick=True,
+    ),
+)
+"""Live ones that `conform` does not judge: whether such a client is to live depends on
+the least rate of the server, which nobody can see.
+"""
 HTTP_DIES = (
     Kind(
         name="connects, and sends nothing",

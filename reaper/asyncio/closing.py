@@ -13,6 +13,7 @@ import contextlib
 from typing import Any
 
 from ..driver import sockets
+from ..policy.min_rate import patience
 from . import transports
 from .reaper import AsyncioReaper
 
@@ -84,9 +85,12 @@ class _Farewell:
 
     def _seconds(self) -> float:
         """How long it may still take, if its peer takes nothing."""
-        timeouts = self._reaper.config.timeouts
-        waits = self._progress is not None
-        return (timeouts.write if waits else timeouts.linger) or self._reaper.core.tick
+        config, progress = self._reaper.config, self._progress
+        seconds = config.timeouts.linger
+        if progress is not None:
+            write, rate = config.timeouts.write, config.limits.min_out_rate
+            seconds = patience(write, rate, progress.hidden)
+        return seconds or self._reaper.core.tick
 
     def charge(self, now: float) -> None:
         """The sweep asks: has it ended, and is its time over?"""

@@ -97,14 +97,18 @@ class Progress:
     Args:
         transport: Whose peer; of other sockets than TCP's only the shrinking of the
             queue can be seen.
+    Attributes:
+        hidden: Bytes that it may have read by now without our seeing it:
+            `TcpInfo.hidden`, as of the last look.
     """
 
-    __slots__ = ("_acknowledged", "_queued", "_transport")
+    __slots__ = ("_acknowledged", "_queued", "_transport", "hidden")
 
     def __init__(self, transport: Any) -> None:
         self._transport = transport
         info = tcp_info(transport)
         self._acknowledged = None if info is None else info.acknowledged
+        self.hidden: int = 0 if info is None else info.hidden
         self._queued = queued(transport)
 
     def taken(self) -> int:
@@ -114,6 +118,7 @@ class Progress:
         if info is None or self._acknowledged is None:
             return max(before - self._queued, 0)
         count, self._acknowledged = info.acknowledged - self._acknowledged, info.acknowledged
+        self.hidden = info.hidden
         return count
 
 

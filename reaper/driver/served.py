@@ -11,7 +11,9 @@ is in force, counted from where this table says:
 
     phase         what is known                            counted from
     WRITE         bytes are queued for the peer to take    the last that it took, as far
-                                                           back as the kernel is sure
+                                                           back as the kernel is sure;
+                                                           longer by what its buffer may
+                                                           hide: `policy.min_rate`
     IN_FLIGHT     the server works on a request            never due
     BODY          the server waits for more of a request   the last byte that came, or
                                                            `100 Continue` if that was
@@ -46,7 +48,7 @@ from ..core.lease import Expiry, Explanation, Lease
 from ..core.slices import walk
 from ..core.ticks import seconds_to_tick
 from ..policy import ANSWERS, INSTANT, NOT_TAKEN, Phase
-from ..policy.min_rate import Allowance
+from ..policy.min_rate import HIDDEN, Allowance, patience
 from ..policy.phases import (
     ABSOLUTE,
     RESTING,
@@ -190,6 +192,8 @@ class Terms:
             shortest limit; None: there is none.
         age: Draws the maximum age of a new connection; 0: none.
         tunnels_age: Whether tunnels have one.
+        out_rate: Least bytes per second that a peer takes of what waits for it; 0: it
+            has none.
     """
 
     def __init__(
@@ -210,11 +214,17 @@ class Terms:
         self.age: Callable[[], float] = ages(reaper.config) if http else lambda: 0.0
         least, timeouts = reaper.config.limits, reaper.config.timeouts
         self.tunnels_age: bool = Phase.TUNNEL in limits and timeouts.tunnel_age > 0
+        self.out_rate: float = least.min_out_rate
         self._rates: dict[Phase, tuple[float, float, float]] = {}
         if http:
+            unseen = HIDDEN / self.out_rate if self.out_rate else 0.0
             rates = {
                 Phase.BODY: (least.min_in_rate, least.min_in_grace, timeouts.body),
-                Phase.WRITE: (least.min_out_rate, least.min_out_grace, timeouts.write),
+                Phase.WRITE: (
+                    least.min_out_rate,
+                    least.min_out_grace,
+                    max(timeouts.write, unseen),
+                ),
             }
             self._rates = {phase: of for phase, of in rates.items() if of[0]}
 
@@ -442,6 +452,8 @@ class Served(Watched):
         limit = self._terms.limits.get(phase)
         if limit is None or phase is Phase.IN_FLIGHT:
             return None
+        if phase is Phase.WRITE and info is not None:
+            limit = patience(limit, self._terms.out_rate, info.hidden)
         if phase in SELF_COUNTED:
             return limit - (now - self._since)
         if info is None:
@@ -470,7 +482,7 @@ class Served(Watched):
             nothing = info.took_nothing_for(self._held_up)
             self._since -= max(nothing - stalled - STAMP, 0.0)
         self._counted = self._acknowledged(info)
-        self._charge_for(before, phase, now)
+        self._charge_for(before, phase, now, info)
         if phase is Phase.TUNNEL and self._terms.tunnels_age:
             limited = any(each.reason == TUNNEL_AGE for each in self._deadlines or ())
             if not limited:
@@ -587,7 +599,7 @@ class Served(Watched):
         """A number that grows by the bytes that the peer takes."""
         return -self.wire.queued() if info is None else info.acknowledged
 
-    def _charge_for(self, before: Phase, phase: Phase, now: float) -> None:
+    def _charge_for(self, before: Phase, phase: Phase, now: float, info: TcpInfo | None) -> None:
         """From *now* on, charge the peer for *phase*, and for *before* no longer."""
         rates = self._rates
         if rates is not None:
@@ -600,9 +612,12 @@ class Served(Watched):
         if phase in RATES:
             if rates is None:
                 rates = self._rates = Rates()
-            allowance = rates.allowances.get(phase) or self._terms.allowance(phase)
-            if allowance is not None:
+            allowance = rates.allowances.get(phase)
+            if allowance is None and (allowance := self._terms.allowance(phase)) is not None:
                 rates.allowances[phase] = allowance
+                if phase is Phase.WRITE and info is not None:
+                    allowance.earn(info.hidden, now)
+            if allowance is not None:
                 allowance.start(now)
 
     def _moved(self, info: TcpInfo | None, now: float) -> int:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import printable
+from ..policy.min_rate import hidden
 
 TCP_NOTSENT_LOWAT = 25
 """linux/tcp.h; the socket module of CPython 3.11 does not name it."""
@@ -135,6 +136,15 @@ class TcpInfo(NamedTuple):
     """Seconds, all in all, in which nothing could be sent because the peer made no
     room.
     """
+    segment: int = 0
+    """Bytes of a full segment."""
+
+    @property
+    def hidden(self) -> int:
+        """Bytes that the peer's process may have read of what its kernel took, without
+        a word of that: see `policy.min_rate`.
+        """
+        return hidden(self.acknowledged, self.segment or 1)
 
     @property
     def silence(self) -> float:
@@ -177,10 +187,10 @@ class TcpInfo(NamedTuple):
         return not self.on_its_way or early <= self.sent_ago <= late or waited >= late - early
 
 
-_TCP_INFO = struct.Struct("=xxBB4xI12xI16xIIII8xII24xI16xQQ8xI28xQ")
-"""linux/tcp.h: retransmits, probes, rto in us, unacked; ms since data was sent, an
-acknowledgement sent, data and one received; rtt and rttvar in us; total_retrans,
-bytes_acked, bytes_received, notsent_bytes, rwnd_limited in us.
+_TCP_INFO = struct.Struct("=xxBB4xI4xI4xI16xIIII8xII24xI16xQQ8xI28xQ")
+"""linux/tcp.h: retransmits, probes, rto in us, snd_mss, unacked; ms since data was
+sent, an acknowledgement sent, data and one received; rtt and rttvar in us;
+total_retrans, bytes_acked, bytes_received, notsent_bytes, rwnd_limited in us.
 """
 
 
@@ -192,7 +202,7 @@ def tcp_info(connected: Any) -> TcpInfo | None:
         found = _TCP_INFO.unpack(connected.getsockopt(socket.IPPROTO_TCP, TCP_INFO, _TCP_INFO.size))
     except (OSError, struct.error):
         return None
-    resent, probes, rto, unacked, sent, _, received, acked, trip, varies, *counts = found
+    resent, probes, rto, segment, unacked, sent, _, received, acked, trip, varies, *counts = found
     total, taken, came, unsent, held_up = counts
     return TcpInfo(
         sent / 1e3,
@@ -208,6 +218,7 @@ def tcp_info(connected: Any) -> TcpInfo | None:
         rto / 1e6,
         total,
         held_up / 1e6,
+        segment,
     )
 
 

@@ -2,6 +2,11 @@
 only for time in which it could have done something*: for the time in which the server
 waits for it, not for the time in which a request is handled, and not for a stall of the
 loop.
+
+And what it takes is not seen byte by byte. A kernel whose buffer is full shuts its
+window, and opens it again only when much of the buffer was read. *What a peer may have
+read without a word of its kernel, it has read*: `hidden` says how much that is, and
+`patience` for how long nothing need be heard of it.
 """
 
 from __future__ import annotations
@@ -11,6 +16,39 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ..core.slices import walk
+
+HIDDEN = 131072
+"""Bytes; of what lies in a larger buffer, a peer has to let more be seen."""
+_STEP = 8192
+"""Bytes; more than that are rounded up to whole steps: each distinct timeout costs a
+slot.
+"""
+_SEGMENTS, _SHARE = 4, 16
+
+
+def hidden(taken: int, segment: int = 0) -> int:
+    """How many bytes a peer may have read of those it took, while its window stays
+    shut: at most `HIDDEN`.
+
+    Linux opens a window once a segment, or a sixteenth of the buffer, is free; others
+    wait for two segments. On the loopback a segment is half of an ordinary buffer.
+
+    Args:
+        taken: Bytes that it has taken so far: no buffer holds more.
+        segment: Bytes of a full segment; 0: it is a window of HTTP/2, which its owner
+            may open when all is read.
+    """
+    most = min(taken, max(_SEGMENTS * segment, taken // _SHARE)) if segment else taken
+    return min(most if most <= _STEP else -(-most // _STEP) * _STEP, HIDDEN)
+
+
+def patience(timeout: float, rate: float, unseen: int) -> float:
+    """Seconds for which a peer may take nothing: *timeout*, or what *unseen* bytes take
+    that are read at the least *rate*, whichever is longer. A timeout of 0, which is
+    off, stays so; where the rate is 0, nothing says how slow it may be, and *timeout*
+    holds alone.
+    """
+    return max(timeout, unseen / rate) if timeout and rate else timeout
 
 
 class Allowance:

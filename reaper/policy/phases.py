@@ -21,7 +21,7 @@ from ..core.lease import Lease
 from ..core.ticks import seconds_to_tick
 from . import reasons
 from .jitter import STEPS
-from .min_rate import Allowance, Sweep
+from .min_rate import HIDDEN, Allowance, Sweep, patience
 
 Direction = Literal["in", "out"]
 
@@ -182,6 +182,8 @@ class IdlePolicy:
         sweep: Calls `charge` in the phases with a least rate, and while a request is in
             flight.
         progress: Returns how many bytes the peer has accepted since the last call.
+        hides: Returns how many bytes it may have read without our seeing it:
+            `min_rate.hidden`.
         phase: What the connection waits for to begin with.
         cut: Ends the connection at once for the reason it is called with, also where
             unread bytes would avert a reap; None: a request in flight has no limit.
@@ -201,6 +203,7 @@ class IdlePolicy:
         "_doomed",
         "_ending",
         "_fresh",
+        "_hides",
         "_hung_up",
         "_inbound",
         "_outbound",
@@ -224,8 +227,10 @@ class IdlePolicy:
         progress: Callable[[], int] = uncounted,
         phase: Phase = Phase.FIRST_BYTE,
         cut: Callable[[str], object] | None = None,
+        hides: Callable[[], int] = uncounted,
     ) -> None:
         self._cut = cut
+        self._hides = hides
         self._fresh = 0  # bytes that came since the last request began
         self._ahead = 0  # bytes of the request in hand that came before they were waited for
         self._hung_up: float | None = None  # when the peer said that it will send no more
@@ -297,8 +302,11 @@ class IdlePolicy:
             allowance.earn(count, now)
             if self._doomed == TOO_SLOW[direction] and allowance.left(now) > 0:
                 self._spare()
-        if direction in RULES[self.phase].restarted_by:
+        rule = RULES[self.phase]
+        if direction in rule.restarted_by:
             self.active = now
+            if rule.rate == "out" and rule.timeout is not None:  # it may hide more by now
+                self._arm(rule.timeout, self._timeout(rule.timeout))
             self._watch.touch()
             if self._doomed is None:
                 self._spare()
@@ -321,7 +329,7 @@ class IdlePolicy:
         self._config = config
         name = RULES[self.phase].timeout
         if name is not None and self._doomed is None:
-            timeout = getattr(config.timeouts, name)
+            timeout = self._timeout(name)
             if timeout and now - self.active >= timeout:
                 # By the new timeout it is over already. It is due now, and is not
                 # called late for the time in which the old timeout held.
@@ -390,7 +398,7 @@ class IdlePolicy:
             self._watch.resume()
         else:
             self._watch.touch()
-        self._arm(rule.timeout, getattr(self._config.timeouts, rule.timeout))
+        self._arm(rule.timeout, self._timeout(rule.timeout))
         if self.retired is not None and self.phase in IDLE_PHASES:
             self._end(self._config.timeouts.drain_idle or INSTANT, self.retired)
         if self.phase is Phase.KEEP_ALIVE:
@@ -439,10 +447,17 @@ class IdlePolicy:
                 self._inbound.earn(self._ahead, self.active)
             return self._inbound
         if self._outbound is None and limits.min_out_rate:
-            self._outbound = Allowance(
-                limits.min_out_rate, limits.min_out_grace, timeouts.write, step
-            )
+            most = max(timeouts.write, HIDDEN / limits.min_out_rate)
+            self._outbound = Allowance(limits.min_out_rate, limits.min_out_grace, most, step)
+            self._outbound.earn(self._hides(), self.active)
         return self._outbound
+
+    def _timeout(self, name: str) -> float:
+        """The timeout *name*, which holds in this phase, in seconds."""
+        timeout: float = getattr(self._config.timeouts, name)
+        if RULES[self.phase].rate != "out":
+            return timeout
+        return patience(timeout, self._config.limits.min_out_rate, self._hides())
 
     def _arm(self, name: str, timeout: float) -> None:
         """Put the phase's timeout and reason in force, unless they are in force

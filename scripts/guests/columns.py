@@ -19,9 +19,12 @@ LIMITS = {
     **{f"REAPER_TIMEOUTS_{phase}": f"{LIMIT:g}s" for phase in PHASES},
     "REAPER_TICK": f"{TICK * 1000:g}ms",
     "REAPER_LIMITS_MIN_IN_RATE": "0",
-    "REAPER_LIMITS_MIN_OUT_RATE": "0",
+    "REAPER_LIMITS_MIN_OUT_RATE": "100000",
+    "REAPER_LIMITS_MIN_OUT_GRACE": "10s",
 }
-"""The settings of every guarded server; least rates are another subject."""
+"""The settings of every guarded server. Least rates are another subject: this one only
+says for how long a full buffer may hide a reader, 1.3 s.
+"""
 ENDS = {f"REAPER_TIMEOUTS_{phase}": "10s" for phase in PHASES} | {
     "REAPER_TIMEOUTS_MAX_AGE": f"{LIMIT:g}s",
     "REAPER_LIMITS_MAX_AGE_JITTER": "0",

@@ -17,7 +17,7 @@ from pathlib import Path
 from loadgen.conform.client import OWN_LAG, PATIENCE, Address, Seen
 from loadgen.conform.control import Lag, control
 from loadgen.conform.judge import End, judged
-from loadgen.conform.kinds import HTTP_DIES, HTTP_LIVES, LIMIT, LINES, TICK, WEBSOCKETS
+from loadgen.conform.kinds import HIDDEN, HTTP_DIES, HTTP_LIVES, LIMIT, LINES, TICK, WEBSOCKETS
 from loadgen.conform.kinds_ends import AGES, OWN_LIMITS, SERVER_ENDS, STOPS, TLS, TUNNELS
 from loadgen.conform.kinds_http2 import HTTP2
 from loadgen.conform.play import played
@@ -27,7 +27,18 @@ from ..serving import Server, free_port, serving
 from ..tools import certificate
 from .columns import LIMITS, Column
 
-_ALL = (*HTTP_LIVES, *HTTP_DIES, *WEBSOCKETS, *LINES, *HTTP2, *TUNNELS, *TLS, *STOPS, *AGES)
+_ALL = (
+    *HTTP_LIVES,
+    *HIDDEN,
+    *HTTP_DIES,
+    *WEBSOCKETS,
+    *LINES,
+    *HTTP2,
+    *TUNNELS,
+    *TLS,
+    *STOPS,
+    *AGES,
+)
 KINDS = {kind.name: kind for kind in (*_ALL, *OWN_LIMITS, SERVER_ENDS)}
 """Every kind, by name, in the order of the table."""
 TRIES = 3

@@ -150,7 +150,14 @@ class HttpServer(Shared):
         kept: Kept = transport.parked  # type: ignore[assignment]
         now = trio.current_time()
         policy = IdlePolicy(
-            self.config, transport, now, self._sweep, transport.progress, Phase.HEADERS, kept.reap
+            self.config,
+            transport,
+            now,
+            self._sweep,
+            transport.progress,
+            Phase.HEADERS,
+            kept.reap,
+            transport.hidden,
         )
         policy.requests = kept.requests
         transport.policy = policy

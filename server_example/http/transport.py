@@ -16,7 +16,14 @@ from typing import ClassVar
 import trio
 
 from reaper import Lease
-from reaper.driver.sockets import borrowed, peer_has_shut, queued, reset_on_close, waiting
+from reaper.driver.sockets import (
+    borrowed,
+    peer_has_shut,
+    queued,
+    reset_on_close,
+    tcp_info_of,
+    waiting,
+)
 from reaper.policy import IdlePolicy, Phase
 from reaper.trio.parked_streams import ParkableStream, TlsStream
 
@@ -179,6 +186,12 @@ class Transport(ParkableStream):
     def queued(self) -> int:
         """How many bytes the peer has not acknowledged."""
         return queued(self.fileno())
+
+    def hidden(self) -> int:
+        """How many bytes the peer may have read without our seeing it."""
+        fd = self.fileno()
+        info = tcp_info_of(fd) if fd >= 0 else None
+        return 0 if info is None else info.hidden
 
     def progress(self) -> int:
         """Ask how far the peer has got, and enter the phase that follows from it.

@@ -356,7 +356,11 @@ async def floods_and_ends(reader: asyncio.StreamReader, writer: asyncio.StreamWr
 
 @pytest.mark.parametrize("served", [floods, floods_and_ends, WatchedFlood, Flood])
 async def test_what_a_silent_client_does_not_take_keeps_no_connection_open(served: Any) -> None:
-    given = {"timeouts.linger": "300ms", "timeouts.write": "300ms"}
+    given = {
+        "timeouts.linger": "300ms",
+        "timeouts.write": "300ms",
+        "limits.min_out_rate": "1000000",
+    }
     async with serving(served, ReaperConfig.load(environ={}, overrides=given)) as (_, address):
         with socket.create_connection(address) as client:
             ports = f":{client.getpeername()[1]:04X}", f":{client.getsockname()[1]:04X}"

@@ -409,6 +409,25 @@ async def test_a_slow_but_living_download_is_never_idle_though_no_send_returns()
         assert (run.counters.closed, dict(run.lot.reaped)) == (0, {})
 
 
+async def test_a_peer_that_reads_behind_a_full_buffer_is_not_idle() -> None:
+    """Its kernel opens the window after some 90,000 bytes: longer than `write`, at the
+    rate that is enough.
+    """
+    async with running(write=SHORT, limits__min_out_rate=300_000) as run:
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+            client.connect(run.address)
+            client.setblocking(False)
+            client.send(b"GET /download?bytes=50000000 HTTP/1.1\r\nHost: x\r\n\r\n")
+            begun, got = trio.current_time(), 0
+            while got < 900_000:
+                await trio.sleep(TICK / 10)
+                with suppress(BlockingIOError):
+                    due = int((trio.current_time() - begun) * 320_000) - got
+                    got += len(client.recv(max(1, due)))
+            assert (run.counters.closed, dict(run.lot.reaped)) == (0, {})
+
+
 # ---- reloading
 
 

@@ -20,6 +20,7 @@ CARD = Card(
                 limits__max_connections=f"{IF_SET}; who is too many is reset without an answer",
                 handshake="where TLS begins with the connection, and not by STARTTLS",
                 write="",
+                limits__min_out_rate="only for how long a full buffer may hide a reader",
                 idle="`tunnel` holds until you set this; aiosmtpd's own 5 min holds as well",
                 tunnel="only where `idle` is not set; aiosmtpd's own 5 min holds as well",
             ),

@@ -18,6 +18,7 @@ CARD = Card(
                 *(LEASES, NEVER_REFUSES),
                 idle="`tunnel` holds until you set this",
                 write="",
+                limits__min_out_rate="only for how long a full buffer may hide a reader",
                 tunnel="only where `idle` is not set",
             ),
             {"timeouts.first_byte": "idle"},

@@ -62,6 +62,7 @@ class Engine:
         self.ended: bool = False
         self.leaving: bool = False
         self._begun = 0  # blocks of headers that have paid for a window
+        self._given: dict[int, int] = {}  # bytes sent before their client was waited for
         self._ahead: dict[int, int] = {}  # bytes of a body that came before they were waited for
         self._shared: set[int] = set()  # they wait for the connection's window, not their own
         self._goodbye: Leaving | None = None
@@ -173,15 +174,19 @@ class Engine:
             return
         else:
             name = f" stream {number}"
-            streams[number] = waiting = self._waiting(phase, name, partial(self._reset, number))
+            given = self._given.pop(number, 0)
+            end = partial(self._reset, number)
+            streams[number] = waiting = self._waiting(phase, name, end, given)
             waiting.moved(received=self._ahead.pop(number, 0))
         if phase is Phase.WRITE and self.window_of(number) > 0:
             self._shared.add(number)
         else:
             self._shared.discard(number)
 
-    def _waiting(self, phase: Phase, name: str, end: Callable[[str], object]) -> Waiting:
-        return Waiting(self.carrier, phase, partial(self._named, name), self.works, end)
+    def _waiting(
+        self, phase: Phase, name: str, end: Callable[[str], object], given: int = 0
+    ) -> Waiting:
+        return Waiting(self.carrier, phase, partial(self._named, name), self.works, end, given)
 
     def _named(self, name: str) -> str:
         return f"{peer_name(self.carrier.descriptor()) or 'a client'}{name}"
@@ -205,7 +210,9 @@ class Engine:
         waiting = self.streams.pop(number)
         self.frames.unended.discard(number)
         self._ahead.pop(number, None)
-        if waiting is not None:
+        if waiting is None:
+            self._given.pop(number, None)
+        else:
             self._shared.discard(number)
             waiting.over()
 
@@ -220,6 +227,8 @@ class Engine:
         self.taken.sent(count)
         if (waiting := self.streams.get(number)) is not None:
             waiting.moved(sent=count)
+        elif number in self.streams:
+            self._given[number] = self._given.get(number, 0) + count
         for other in self._shared:
             if other != number and (waiting := self.streams[other]) is not None:
                 waiting.moved(sent=count)

@@ -14,7 +14,7 @@ from ...core.lease import Expiry, Lease
 from ...driver.driver import Driver
 from ...driver.watched import Probe, Reapable
 from ...policy import IdlePolicy, Phase
-from ...policy.min_rate import Sweep
+from ...policy.min_rate import Sweep, hidden
 
 
 class Carrier(NamedTuple):
@@ -39,6 +39,7 @@ class Waiting(Reapable):
         works: See `Connection.works`. Nothing is due while it says that the server
             works.
         end: Called with the reason when the time is over.
+        given: Bytes that its client was sent before.
     Attributes:
         policy: Knows what it waits for; None once it has ended.
     """
@@ -47,6 +48,7 @@ class Waiting(Reapable):
         "_carrier",
         "_deadlines",
         "_end",
+        "_given",
         "_is_held",
         "_name",
         "_turn",
@@ -63,8 +65,10 @@ class Waiting(Reapable):
         name: Callable[[], str],
         works: Callable[[], int],
         end: Callable[[str], object],
+        given: int = 0,
     ) -> None:
         self._carrier = carrier
+        self._given = given
         self._name = name
         self._works = works
         self._end = end
@@ -75,7 +79,7 @@ class Waiting(Reapable):
         driver = carrier.driver
         self.lease: Lease = driver.register(self, None, reason=phase.value)
         self.policy: IdlePolicy | None = IdlePolicy(
-            carrier.config, self, driver.now(), carrier.sweep, phase=phase
+            carrier.config, self, driver.now(), carrier.sweep, phase=phase, hides=self._hidden
         )
 
     # ---- what moves it
@@ -92,8 +96,12 @@ class Waiting(Reapable):
         """
         if self.policy is not None:
             now = self._carrier.driver.now()
+            self._given += sent
             self.policy.bytes_in(received, now)
             self.policy.bytes_out(sent, now)
+
+    def _hidden(self) -> int:
+        return hidden(self._given)
 
     # ---- what the policy drives
     def touch(self) -> None:

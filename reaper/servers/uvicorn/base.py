@@ -91,7 +91,13 @@ class Waiting:
         self._progress: transports.Progress | None = None
         # The policy is in no sweep: this object is in the sweep, and charges it.
         self.policy: IdlePolicy = IdlePolicy(
-            shared.config, self, shared.driver.now(), NO_SWEEP, self._taken, phase
+            shared.config,
+            self,
+            shared.driver.now(),
+            NO_SWEEP,
+            self._taken,
+            phase,
+            hides=self._hidden,
         )
         shared.sweep.add(self)
 
@@ -125,9 +131,15 @@ class Waiting:
         time.
         """
         if self._progress is None:
-            self._progress = transports.Progress(self._connection.transport)
+            self._hidden()
             return 0
         return self._progress.taken()
+
+    def _hidden(self) -> int:
+        """Bytes that the client may have read without our seeing it."""
+        if self._progress is None:
+            self._progress = transports.Progress(self._connection.transport)
+        return self._progress.hidden
 
     # ---- as a member of the sweep
 

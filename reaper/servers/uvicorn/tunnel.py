@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from ...asyncio import transports
 from ...core.lease import Lease
 from ...policy import Phase
+from ...policy.min_rate import patience
 from ...policy.phases import tunnel_lifespan
 from ...policy.reasons import DRAIN, MAX_AGE, TUNNEL_AGE
 from .base import Guarded
@@ -70,7 +71,7 @@ class GuardedTunnel(Guarded):
     answer to one counts as activity.
     """
 
-    __slots__ = ("_before", "_old", "_paused", "_stalled", "_taken")
+    __slots__ = ("_before", "_old", "_paused", "_stalled", "_taken", "_took")
 
     RESTS: ClassVar[Phase] = Phase.TUNNEL
 
@@ -90,6 +91,7 @@ class GuardedTunnel(Guarded):
         self.transport = transport
         self._stalled = self.shared.driver.clock.stalled
         self._taken = 0
+        self._took = -math.inf  # when it was first seen to have taken so much
         self._takes()
         self._begin(self.shared.tunnel, Phase.TUNNEL.value, before)
         self.lease.touch()
@@ -141,6 +143,7 @@ class GuardedTunnel(Guarded):
             transports.queued(self.transport),
             self._taken,
         )
+        now = self.shared.driver.now()
         if isinstance(self.transport, Counted):
             self.transport.count()
             self._taken = self.transport.taken
@@ -150,7 +153,10 @@ class GuardedTunnel(Guarded):
         self._taken = info.acknowledged
         if not queued:
             return info.sent_ago - stalled < limit
-        return self._taken > before and info.acked_ago - stalled < limit
+        if self._taken > before:
+            self._took = now - max(info.acked_ago - stalled, 0.0)
+        least = self.shared.config.limits.min_out_rate
+        return now - self._took < patience(limit, least, info.hidden)
 
     def shutdown(self) -> None:
         """The server stops. uvicorn sends the closing frame, with 1012, within

@@ -24,7 +24,7 @@ from ...asyncio.closing import close
 from ...asyncio.connection import Connection
 from ...asyncio.reaper import AsyncioReaper, reaper_of, serving_reaper
 from ...driver.watched import check_idle
-from ...policy.min_rate import Allowance
+from ...policy.min_rate import Allowance, patience
 from ...policy.phases import STALL_TICKS
 from ..configured import warn
 
@@ -48,7 +48,7 @@ class _Silent(Connection):
     bounds how long that may take.
     """
 
-    __slots__ = ("_inbound", "_outbound", "_progress", "_reaper", "goodbye", "websocket")
+    __slots__ = ("_inbound", "_outbound", "_progress", "_reaper", "_took", "goodbye", "websocket")
 
     goodbye: asyncio.Task[None]
 
@@ -62,6 +62,7 @@ class _Silent(Connection):
         self._inbound: Allowance | None = None
         self._outbound: Allowance | None = None
         self._progress: transports.Progress | None = None
+        self._took = 0.0  # when the client last took some of a long message
 
     def _cut(self, reason: str) -> None:
         if self.websocket.state is State.CONNECTING:  # there is nobody to say goodbye to
@@ -87,10 +88,11 @@ class _Silent(Connection):
         """A long message was written: the client needs time to take it."""
         if self._progress is None:
             limits = self._reaper.config.limits
+            self._took = now = self._reaper.driver.now()
             self._progress = transports.Progress(self.transport)
-            self._outbound = self._allowed(
-                limits.min_out_rate, limits.min_out_grace, self._reaper.driver.now()
-            )
+            self._outbound = self._allowed(limits.min_out_rate, limits.min_out_grace, now)
+            if self._outbound is not None:
+                self._outbound.earn(self._progress.hidden, now)
             self._reaper.sweep.add(self)
 
     def charge(self, now: float) -> None:
@@ -98,8 +100,19 @@ class _Silent(Connection):
         if self._progress is None or not self.lease.alive or not transports.queued(self.transport):
             self._progress = self._outbound = None
             self._reaper.sweep.discard(self)
-        elif (count := self._progress.taken()) and self._kept(self._outbound, count, now):
+        elif count := self._progress.taken():
+            self._took = now
+            if self._kept(self._outbound, count, now):
+                self.touch()
+        elif self._hides(now):
             self.touch()
+
+    def _hides(self, now: float) -> bool:
+        """Whether its buffer may hide that the client reads."""
+        rate, idle = self._reaper.config.limits.min_out_rate, self.lease.timeout
+        if idle is None or self._progress is None:
+            return False
+        return now - self._took < patience(idle, rate, self._progress.hidden) - idle
 
     def _allowed(self, rate: float, grace: float, now: float) -> Allowance | None:
         if not rate:

@@ -62,6 +62,7 @@ QUICK = {f"REAPER_TIMEOUTS_{name}": "1s" for name in SECOND} | {
     # counted from the head: more than a late client lets pass before its body
     "REAPER_LIMITS_MIN_IN_GRACE": "2s",
     "REAPER_LIMITS_MIN_OUT_GRACE": "1s",
+    "REAPER_LIMITS_MIN_OUT_RATE": "1000000",  # a buffer of 64 KiB hides nobody for long
 }
 PATIENCE = 45.0
 ESTABLISHED = "01"  # in /proc/net/tcp
