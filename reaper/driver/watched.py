@@ -7,7 +7,7 @@ lets go*.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from inspect import isbuiltin, iscoroutinefunction, isfunction, ismethod
@@ -348,7 +348,7 @@ class Watched(Reapable):
         check_timeout("seconds", seconds)
         check_reason(reason)
         lease = self._driver.deadline(self, seconds, reason, self.uid)
-        self._deadlines = [*(other for other in self._deadlines or () if other.alive), lease]
+        self._deadlines = with_one_more(self._deadlines, lease)
         return lease
 
     def reap(self, reason: str, expiry: Expiry | None = None) -> None:
@@ -372,13 +372,25 @@ class Watched(Reapable):
 
     def _let_go(self) -> None:
         self.lease.release()
-        for deadline in self._deadlines or ():
-            deadline.release()
+        release(self._deadlines)
         # A connection that has ended must leave no circle for the garbage collector:
         # its touch would keep the dead lease, and the probe's timer the connection.
         self.touch = _nothing
         self.forget_probe()
         self._driver.ended(self)
+
+
+def with_one_more(deadlines: Iterable[Lease] | None, made: Lease) -> list[Lease]:
+    """Those of *deadlines* that are still alive, and *made*: a list that does not grow
+    by what is over.
+    """
+    return [*(each for each in deadlines or () if each.alive), made]
+
+
+def release(deadlines: Iterable[Lease] | None) -> None:
+    """What had these *deadlines* has ended."""
+    for each in deadlines or ():
+        each.release()
 
 
 def refuse_reaped(connection: Any) -> None:

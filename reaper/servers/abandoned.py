@@ -69,7 +69,11 @@ server does not know it.
 
 
 class Link(NamedTuple):
-    """The connection of a request whose client sends no more."""
+    """The connection of a request whose client sends no more.
+
+    It is no `Wire`: uvicorn's protocols have none, and whether all that was answered is
+    written is known to each server by something else.
+    """
 
     descriptor: Callable[[], int]
     """Returns the descriptor of its socket; -1: it is closed."""

@@ -12,13 +12,18 @@ from typing import NamedTuple
 from ...config.settings import ReaperConfig
 from ...core.lease import Expiry, Lease
 from ...driver.driver import Driver
-from ...driver.watched import Probe, Reapable
+from ...driver.watched import Probe, Reapable, release, with_one_more
 from ...policy import IdlePolicy, Phase
 from ...policy.min_rate import Sweep, hidden
 
 
 class Carrier(NamedTuple):
-    """What the streams of a connection need: the driver, the settings, the socket."""
+    """What the streams of a connection need: the driver, the settings, the socket.
+
+    It is no `Served`: a connection of uvicorn's is none, because its guard hears each
+    byte, and one engine serves both. Five rooms make it of five things: a protocol, a
+    transport, a stream of trio's, a thread's socket, a gunicorn connection.
+    """
 
     driver: Driver
     config: ReaperConfig
@@ -125,7 +130,7 @@ class Waiting(Reapable):
         released.
         """
         made = self._carrier.driver.deadline(self, seconds, reason)
-        self._deadlines = [*(other for other in self._deadlines if other.alive), made]
+        self._deadlines = with_one_more(self._deadlines, made)
         return made
 
     # ---- what the driver asks
@@ -178,6 +183,5 @@ class Waiting(Reapable):
         if self.policy is not None:
             self.policy.close()
             self.policy = None
-            for deadline in self._deadlines:
-                deadline.release()
+            release(self._deadlines)
             self.end_lease()

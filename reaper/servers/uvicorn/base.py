@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from ...asyncio import closing, transports
 from ...core.lease import Expiry, Lease
-from ...driver.watched import Probe, Reapable
+from ...driver.watched import Probe, Reapable, release, with_one_more
 from ...policy import NOT_TAKEN, IdlePolicy, Phase
 from ...policy.min_rate import NoSweep
 from ...policy.phases import ABSOLUTE
@@ -121,8 +121,7 @@ class Waiting:
         back: the two would be a circle.
         """
         self._shared.sweep.discard(self)
-        for deadline in self._deadlines:
-            deadline.release()
+        release(self._deadlines)
         self._deadlines.clear()
         del self.policy
 
@@ -170,13 +169,12 @@ class Waiting:
         driver = self._shared.driver
         connection = self._connection
         key = ("cut", driver.next_number())
-        self._deadlines.append(
-            driver.register(key, seconds, lambda expiry: connection.reap(reason), reason=reason)
-        )
+        made = driver.register(key, seconds, lambda expiry: connection.reap(reason), reason=reason)
+        self._deadlines = with_one_more(self._deadlines, made)
 
     def deadline(self, seconds: float, reason: str) -> Lease:
         lease = self._shared.driver.deadline(self._connection, seconds, reason)
-        self._deadlines = [*(other for other in self._deadlines if other.alive), lease]
+        self._deadlines = with_one_more(self._deadlines, lease)
         return lease
 
 
