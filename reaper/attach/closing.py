@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from .holders import PAUSE
 from .kernel import SHUTDOWN_INSTEAD, Refusal
 from .sockets import ask, end
 from .targets import Target
@@ -70,10 +71,13 @@ class Hands:
                 )
             self._kernel.destroy(struct.pack("=40xQ", 1))  # no socket has these addresses
             return
-        self._target.scan()
-        places = [
-            place for one in self._target.listeners() if (place := self._target.find(one.inode))
-        ]
+        target = self._target
+        target.scan()
+        while not (places := self._listening()) and (target.searching or target.knows_more):
+            if target.knows_more:
+                target.scan()
+            elif target.read_on() is None:
+                time.sleep(PAUSE)
         if not places:
             raise Refusal(
                 f"closing connections of {self._target} needs CAP_SYS_PTRACE: no process whose "
@@ -82,6 +86,11 @@ class Hands:
             )
         check_shutdown(*places[0])
 
+    def _listening(self) -> list[tuple[int, int]]:
+        """Where the listening sockets are held, as far as that is known."""
+        found = (self._target.find(one.inode) for one in self._target.listeners())
+        return [place for place in found if place is not None]
+
     def end(self, ident: bytes, inode: int, again: Callable[[Snapshot], bool]) -> str:
         """End the connection with *ident* if *again*, given a final check of that very
         socket, says so.
@@ -89,7 +98,7 @@ class Hands:
         Returns:
             "closed"; "averted": *again* said no; "gone": it ended by itself;
             "unreachable": no process that we may touch holds it; "later": ask again in
-            a second.
+            a moment.
         Cost: about 15 us; and at most once per second a scan, when a descriptor is not
         where it was.
         """
@@ -110,7 +119,7 @@ class Hands:
 
         Returns:
             "asked"; "unreachable": no process that we may touch holds the socket;
-            "later": its holder is not known yet, try again in `SCAN_EVERY`.
+            "later": its holder is not known yet, try again in a moment.
         """
         return self._with(inode, lambda held: ask(held, ident, seconds))
 
@@ -120,11 +129,12 @@ class Hands:
 
         *use* says "other" if the duplicate is another socket: the descriptor was closed
         and reused since the descriptors were read. Then they are read again, once per
-        `SCAN_EVERY`.
+        `SCAN_EVERY`, and at once if another process serves the target now.
         """
         outcome = self._try(inode, use)
         if outcome in ("other", "unreachable"):
-            if self._clock() - self._target.read_at < SCAN_EVERY:
+            recent = self._clock() - self._target.read_at < SCAN_EVERY
+            if recent and not self._target.knows_more:
                 return "later"
             self._target.scan()
             outcome = self._try(inode, use)

@@ -2,8 +2,8 @@
 signal comes.
 
 One rule: *the loop owns the time*. It is the only place of this room that sleeps. A
-discovery is worked off in slices, so that a due connection is not kept waiting by a
-dump.
+discovery, and a reading of many descriptors, is worked off in slices, so that a due
+connection is not kept waiting by them.
 """
 
 from __future__ import annotations
@@ -207,6 +207,7 @@ class Runner:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         limits = limits_of(config)
+        target.in_slices = True  # and `_loop` reads on
         hands = Hands(target, config.how == "destroy", clock)
         end: End | None = hands.end
         try:
@@ -280,13 +281,15 @@ class Runner:
                 next_dump = now + self.period
             if discovery is not None and next(discovery, self) is self:
                 discovery = None
+            rest = self._target.read_on()
             shown = self.view.refresh(now)
             wake = self._clock()
             if looked >= SLICE or discovery is not None:
                 pause = 0.0
                 continue
             due = self.watch.next_wakeup(wake)
-            wake = min(at for at in (next_dump, due, shown) if at is not None)
+            go_on = None if rest is None else wake + rest
+            wake = min(at for at in (next_dump, due, shown, go_on) if at is not None)
             pause = wake - self._clock()
 
     def _discover(self) -> Iterator[None]:

@@ -15,8 +15,11 @@ takes one compares the socket's cookie, and has the descriptors read again when 
 differs.
 
 Reading all descriptors of a process takes time, and other users may have as many as
-they like. So only the processes that are known to serve the target are read by the
-thread that closes; `holders` looks for others beside it.
+they like. So only the processes that are known to serve the target, and those that come
+from them, are read by the thread that closes; `holders` looks for others beside it.
+Strangers may come from them, too: where systemd holds the listening socket, everybody
+does. So who is known to serve is read first, then who has few, and a loop that closes
+reads no more than `AT_ONCE` before it does something else (`in_slices`).
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from contextlib import suppress
 import psutil
 
 from ..config.options import host_and_port
-from .holders import Holders, socket_inodes
+from .holders import MOST_READ, PAUSE, SLICE, Holders, descriptors, size_of, socket_inodes
 from .kernel import Found, Linux, Listener, Refusal, Sighted
 from .netlink import Address, Network, addresses_of
 
@@ -42,6 +45,12 @@ READ_SHARE = 0.01
 """The most of a core that these readings take: of 100,000 descriptors, about one a
 minute.
 """
+AT_ONCE = 5 * SLICE
+"""The descriptors that a reading in slices takes at once, some 15 ms: of most servers
+all.
+"""
+AT_START = 50 * SLICE
+"""Those that the first search for holders takes at once there."""
 
 
 class Target(ABC):
@@ -56,6 +65,8 @@ class Target(ABC):
         served: Whether anything listened at the last dump.
         read_at: When the descriptors were read last; -inf: never.
         tells_gaps: Whether it is news for people when nothing listens for a while.
+        in_slices: Whether a `scan` that takes longer returns early; whoever sets it
+            calls `read_on` again and again.
     Cost: about 200 bytes per socket of these processes, once their descriptors were
     read.
     """
@@ -70,13 +81,20 @@ class Target(ABC):
         self.meant: Callable[[Listener], bool] = lambda listener: True
         self.served: bool = True
         self.tells_gaps: bool = True
+        self.in_slices: bool = False
         self.read_at: float = float("-inf")
         self._clock = clock
         # Time that this thread works: what it waits for a processor costs nobody
         # anything.
         self._worked: Callable[[], float] = time.thread_time
         self._read_took = 0.0
+        self._near: dict[int, tuple[int, int]] = {}
+        """What the last `scan` found by itself."""
         self._places: dict[int, tuple[int, int]] = {}
+        """What the last reading of the rest found; `_fresh`: the one under way."""
+        self._fresh: dict[int, tuple[int, int]] = {}
+        self._reading: Iterator[float] | None = None
+        self._read_first: frozenset[int] = frozenset()
         self._known: frozenset[int] = frozenset()
         self._may_scan = True
 
@@ -132,30 +150,107 @@ class Target(ABC):
     def scan(self) -> None:
         """Read all descriptors of `pids` anew, without those that may not be read.
 
+        If `in_slices` is set, at most `AT_ONCE` of them are read now: of those that
+        serve the target first, then of those with few. `read_on` reads the rest; until
+        it has, what was read of them before counts. That goes on as it is, however
+        often this is called.
+
         Cost: about 3 us per descriptor.
         """
-        self.read_at = self._clock()
         before = self._worked()
-        self._places = {}
-        for pid in self.pids():
-            with suppress(PermissionError):
-                for inode, fd in socket_inodes(pid):
-                    self._places.setdefault(inode, (pid, fd))
-        self._read_took = self._worked() - before
+        self.read_at = self._clock()
+        pids = self._in_order()
+        self._near, read = {}, 0
+        while pids and (read < AT_ONCE or not self.in_slices):
+            pid = pids.pop(0)
+            for inode, fd in self._held_by(pid):
+                if inode:
+                    self._near.setdefault(inode, (pid, fd))
+                read += 1
+                if read >= AT_ONCE and self.in_slices:
+                    pids.insert(0, pid)
+                    break
+        took = self._worked() - before
+        if self._reading is None:
+            self._read_took = took
+            self._places = self._places if pids else {}
+            self._reading = self._rest(pids) if pids else None
+
+    def read_on(self) -> float | None:
+        """Read one slice more of what `scan` has left. Returns for how many seconds it
+        can wait with the next; None: there is no more.
+        """
+        if self._reading is None:
+            return None
+        before = self._worked()
+        pause = next(self._reading, None)
+        self._read_took += self._worked() - before
+        if pause is None:
+            self._reading = None
+        return pause
+
+    def _rest(self, pids: list[int]) -> Iterator[float]:
+        """Read the descriptors of *pids*. Each step reads at most `SLICE`, and says how
+        long the next can wait.
+        """
+        fresh = self._fresh = {}
+        read = 0
+        for pid in pids:
+            pause = 0.0 if pid in self._read_first else PAUSE
+            for inode, fd in self._held_by(pid):
+                if inode:
+                    fresh.setdefault(inode, (pid, fd))
+                read += 1
+                if read % SLICE == 0:
+                    yield pause
+        self._places, self._fresh = fresh, {}
+
+    def _held_by(self, pid: int) -> Iterator[tuple[int, int]]:
+        with suppress(PermissionError):
+            yield from descriptors(pid)
+
+    def _in_order(self) -> list[int]:
+        """`pids`, those first that are likely to hold its connections."""
+        pids = self.pids()
+        self._read_first = frozenset(self._serving())
+        owners = frozenset(self._owners())
+        sizes = {pid: size_of(pid) for pid in pids}
+
+        def unlikely(pid: int) -> tuple[bool, bool, int]:
+            owner, count = sizes[pid]
+            return pid not in self._read_first, owner not in owners, count
+
+        return sorted(pids, key=unlikely)
+
+    def _serving(self) -> Iterable[int]:
+        """The processes that are known to serve it, of which the others come."""
+        return ()
+
+    def _owners(self) -> Iterable[int]:
+        """The users whose processes are likely to."""
+        return ()
+
+    @property
+    def knows_more(self) -> bool:
+        """Whether more processes are known to serve it than at the last `scan`."""
+        return not self._read_first.issuperset(self._serving())
 
     @property
     def searching(self) -> bool:
-        """Whether more processes may soon be known to hold its sockets."""
-        return False
+        """Whether more of its sockets may soon be found."""
+        return self._reading is not None
 
     def find(self, inode: int) -> tuple[int, int] | None:
         """(pid, descriptor) of the first holder of the socket, by the last scan; None
         if none is known.
         """
-        return self._places.get(inode)
+        for places in (self._near, self._fresh, self._places):
+            if inode in places:
+                return places[inode]
+        return None
 
     def __contains__(self, inode: int) -> bool:
-        return inode in self._places
+        return self.find(inode) is not None
 
     def _allowed(self, ident: bytes) -> bool:
         if not self.only and not self.never:
@@ -238,6 +333,7 @@ class ByListen(Target):
         self.address: Address = address
         self._host = ipaddress.ip_address(address.host.partition("%")[0])
         self._holders = Holders()
+        self._made_by: set[int] = set()
         self._searched_at = float("-inf")
         if not self.listeners():
             raise Refusal(f"--listen {address}: nothing listens there")
@@ -263,16 +359,24 @@ class ByListen(Target):
         owner first, until it has found a holder of each listening socket.
         """
         listeners, before = self.listeners(), self._known
-        news = self._news(listeners, self._searched_at)
-        if news and (self._known - before or not self.searching):
+        news = self._news(listeners, self._searched_at, self._holders.took)
+        self._made_by = {listener.owner for listener in listeners}
+        if news and (self._known - before or not self._holders.searching):
             self._searched_at = self._clock()
-            self._holders.search(self._known, {listener.owner for listener in listeners})
+            at_once = AT_START if self.in_slices else MOST_READ
+            self._holders.search(self._known, self._made_by, at_once)
         return descendants(self._holders.known())
+
+    def _serving(self) -> Iterable[int]:
+        return self._holders.known()
+
+    def _owners(self) -> Iterable[int]:
+        return self._made_by
 
     @property
     def searching(self) -> bool:
-        """Whether processes are being looked for that may hold more of the sockets."""
-        return self._holders.searching
+        """Whether more of its sockets, or who holds them, may soon be found."""
+        return super().searching or self._holders.searching
 
     def _means(self, listener: Listener) -> bool:
         asked, found = self._host, listener.host

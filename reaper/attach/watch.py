@@ -494,7 +494,7 @@ class Watch:
         elif outcome == "gone":
             self._gone(row)
         elif outcome == "later":
-            self._arm(row, at + RETRY)
+            self._arm(row, at + min(RETRY, LOOKS_PER_TICK * self._step))
         elif verdict.sure:
             self._report("unreachable" if self._closes else "due", row, verdict, limits, at)
         else:
