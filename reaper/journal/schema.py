@@ -55,6 +55,9 @@ ALIVE = "alive"
 silence is then no server.
 """
 
+UNNAMED = "(unnamed)"
+"""What answers call the connections whose opening names no listener."""
+
 ENDS = ("reap", "close_peer", "close_app")
 OWN = ("drain", "config")
 

@@ -608,3 +608,19 @@ def test_candidates_go_up_to_the_first_that_is_beyond_what_was_seen() -> None:
     assert not wanted.reaches(10.0)
     assert Wanted.of({}, 0.0).candidates == (1.0,)
     assert Wanted.of(buckets, 7200.0).candidates == CANDIDATES[-1:]
+
+
+def test_no_words_of_the_answer_say_what_its_table_contradicts(spark: Any, tmp_path: Path) -> None:
+    """The table stands below the notes, and judges each of its candidates."""
+    with journal(tmp_path / "journal", 1, mode="gaps") as ours:
+        for number in range(200):
+            log = ours.open((1 + number) * S, 30_000)
+            log.touch((5 + number + number % 20) * S)
+            log.close_peer((6 + number + number % 20) * S)
+        ours.config(500 * S, "still here")
+    found = advise(spark, check([tmp_path / "journal"], now_ns=WALL), None, Policy(0.1))
+    assert [*found["listeners"]] == ["(unnamed)"]
+    (note,) = (note for note in found["notes"] if "one by one" in note)
+    assert note.startswith(
+        "silences up to 1 s were not written one by one: no timeout shorter than that is judged"
+    )

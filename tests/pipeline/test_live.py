@@ -595,7 +595,7 @@ def test_live_equals_batch_whether_it_ran_through_or_was_stopped_between(
     of = through["listeners"]
     figures = ("opened", "reaped", "closed", "averted", "overdue", "idle", "idle_uncertain")
     assert [of["echo"][name] for name in figures] == [15, 6, 9, 3, 3, 9, 0]
-    assert (of["(none)"]["opened"], of["retimed"]["idle"]) == (9, 1)
+    assert (of["(unnamed)"]["opened"], of["retimed"]["idle"]) == (9, 1)
     assert (of["gaps"]["idle"], of["gaps"]["idle_uncertain"]) == (2, 2)
     assert max(row[-1] for row in expected["windows"] if row[-1] is not None) == S  # lateness
     found = sorted(

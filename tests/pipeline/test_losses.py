@@ -44,6 +44,27 @@ def nginx(at: float, what: str) -> str:
     )
 
 
+def nginx_json(at: float, what: str) -> str:
+    """The line of `nginx`, as an object."""
+    time, took, status, *quoted = nginx(at, what).replace(", ", ",").split()
+    addr, tried, connected, answered, _, size = (
+        each.strip('"').replace(",", ", ") for each in quoted
+    )
+    return json.dumps(
+        {
+            "upstream_status": tried,
+            "request_uri": "/",
+            "msec": time,
+            "request_time": took,
+            "status": status,
+            "upstream_addr": addr,
+            "upstream_connect_time": connected,
+            "upstream_response_time": answered,
+            "upstream_bytes_received": size,
+        }
+    )
+
+
 def haproxy(at: float, what: str) -> str:
     state = {"ok": "----", "refused": "SC--"}.get(what, "SH--")
     times = {"ok": "0/0/0/10/10", "refused": "0/0/-1/-1/10", "cut": "0/0/0/-1/2000"}
@@ -112,6 +133,7 @@ def traefik(at: float, what: str) -> str:
 
 LINES = {
     "nginx": nginx,
+    "nginx-json": nginx_json,
     "haproxy": haproxy,
     "envoy": envoy,
     "alb": alb,
@@ -164,10 +186,11 @@ def test_a_message_shows_a_line_of_its_format(name: str, spark: Any, tmp_path: P
     assert found["requests"] == 1
 
 
+@pytest.mark.parametrize("name", ["nginx", "nginx-json"])
 def test_a_request_that_another_try_answered_is_not_lost_but_counted(
-    spark: Any, tmp_path: Path
+    spark: Any, tmp_path: Path, name: str
 ) -> None:
-    found = losses(spark, "nginx", [written(tmp_path / "log", "nginx", ((0, "ok"), (5, "saved")))])
+    found = losses(spark, name, [written(tmp_path / "log", name, ((0, "ok"), (5, "saved")))])
     ((_, entry),) = found["upstreams"].items()
     assert (entry["lost"], entry["saved_by_another_try"]) == (0, 1)
 

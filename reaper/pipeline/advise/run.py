@@ -19,6 +19,7 @@ from ...config.lint import shortest_timeout, tick_for
 from ...config.settings import ReaperConfig
 from ...errors import printable
 from ...html.units import spoken
+from ...journal.schema import UNNAMED
 from ..arguments import aside_lines
 from ..engine import F
 from ..places import Place
@@ -281,8 +282,8 @@ def advise(
     notes += notes_of_inputs(inputs)
     if threshold:
         notes.append(
-            f"silences up to {threshold:g} s were not written one by one: candidates below are not "
-            "judged, and where they were not counted either, shares are of the longer ones"
+            f"silences up to {spoken(threshold)} were not written one by one: no timeout shorter than that "
+            "is judged, and where they were not counted either, shares are of the longer ones"
         )
     listeners = {}
     for key in [*buckets, *(key for key in traffic.running if key not in buckets)]:
@@ -308,7 +309,7 @@ def advise(
             candidates=traffic.candidates,
             tells_ends=asked.tells_ends,
         )
-        listeners[asked.named.get(key, "(none)")] = entry
+        listeners[asked.named.get(key, UNNAMED)] = entry
     summary: dict[str, Any] = {
         "schema": SCHEMA,
         "source": asked.source,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ...journal.schema import UNNAMED
 from ..engine import F
 from ..read.frames import ns
 from .verdicts import VIOLATIONS
@@ -316,7 +317,7 @@ def accounted(cells: Sequence[Any]) -> dict[str, Any]:
     found: dict[str, dict[str, Any]] = {}
     for row in cells:
         of = found.setdefault(
-            row.listener or "(none)",
+            row.listener or UNNAMED,
             {
                 **dict.fromkeys(("connections", "lifetime_ns", "judged_ns"), 0),
                 "allowed_ns": dict.fromkeys(ALLOWED, 0),

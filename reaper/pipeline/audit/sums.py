@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from ...journal.schema import UNNAMED
 from ..engine import F, together
 from ..read.inputs import Inputs
 from ..read.runs import Stalls, Timeline
@@ -234,7 +235,7 @@ def _lateness(
         }
         if joined:
             entry["seen_lateness_s"] = shown(listener, "seen_lateness_ns")
-        result[listener or "(none)"] = entry
+        result[listener or UNNAMED] = entry
     return result
 
 

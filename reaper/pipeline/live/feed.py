@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ...journal.schema import CONFIG, KINDS, OWN, REAP
+from ...journal.schema import CONFIG, KINDS, OWN, REAP, UNNAMED
 from ..places import local_files, sync
 from ..read.file import Refused, believe, count_here, footer_of, overdue
 from ..read.runs import Facts
@@ -296,7 +296,7 @@ class Feed:
         )  # a change lies where the activity was: none is missed
         server.late += late.num_rows
         for count in pc.value_counts(late["listener"]).to_pylist():
-            name = count["values"] or "(none)"
+            name = count["values"] or UNNAMED
             ledger.late[name] = ledger.late.get(name, 0) + count["counts"]
         return table.filter(in_time)
 

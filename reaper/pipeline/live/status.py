@@ -13,6 +13,7 @@ from typing import Any
 import duckdb
 
 from ...errors import printable
+from ...journal.schema import UNNAMED
 from ..read.expected import line
 from .feed import COUNTS, Feed
 
@@ -23,7 +24,7 @@ SHOWN = 180
 LISTED = 20
 """Files put aside that a summary names; all are counted."""
 
-_LISTENER = "coalesce(listener, '(none)') AS listener"
+_LISTENER = f"coalesce(listener, '{UNNAMED}') AS listener"
 _SUMS = ", ".join(f"sum({name})::BIGINT AS {name}" for name in COUNTS)
 _TOTALS = f"SELECT {_LISTENER}, count(*) AS windows, {_SUMS} FROM found GROUP BY ALL ORDER BY ALL"
 _SESSIONS = f"""

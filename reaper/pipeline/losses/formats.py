@@ -53,6 +53,8 @@ class Losses:
     """
     closes: str = ""
     """A pattern of extra lines, each for a close without an answer."""
+    tries: bool = False
+    """Whether the value of a member lists several tries, of which the last counts."""
     twice: str | None = None
     """A pattern of requests that another line describes better; None if the format has
     none.
@@ -61,6 +63,11 @@ class Losses:
 
 _LAST = r'"(?:[^"]*[, ])?([^", ]+)"'
 """The last of several tries: nginx parts them by commas, and groups by colons."""
+
+_CLOSED = (
+    r"(?:prematurely closed connection|recv\(\) failed \(104:.*) while reading response header"
+)
+"""What nginx's error log says of a server that closed without an answer."""
 
 KNOWN = {
     "nginx": Losses(
@@ -80,8 +87,40 @@ KNOWN = {
         balancer="ingress-nginx",
         request=r"^(\d{1,12}\.\d{1,6}) (\d{1,9}\.\d{1,6}) (\d{3})" + f" {_LAST}" * 6,
         saved=r'^\S+ \S+ [1-4]\d\d "[^"]*" "(?:502|504), ',
-        closes=r"(?:prematurely closed connection|recv\(\) failed \(104:.*) while reading response header",
-        own=r"^\d{4}/\d\d/\d\d \d\d:\d\d:\d\d \[\w+\] ",
+        closes=_CLOSED,
+        own=FORMATS["nginx-json"].own,
+    ),
+    "nginx-json": Losses(
+        "which connection to the server a request took: the silence before it is that of the one "
+        "that was used last, which nginx takes",
+        '{"msec": "1790000000.123", "request_time": "0.001", "status": "502", '
+        '"upstream_addr": "10.0.0.1:80", "upstream_status": "502", '
+        '"upstream_connect_time": "0.000", "upstream_response_time": "0.001", '
+        '"upstream_bytes_received": "0"}',
+        'log_format losses escape=json \'{"msec":"$msec","request_time":"$request_time",'
+        '"status":"$status","upstream_addr":"$upstream_addr",'
+        '"upstream_status":"$upstream_status","upstream_connect_time":"$upstream_connect_time",'
+        '"upstream_response_time":"$upstream_response_time",'
+        '"upstream_bytes_received":"$upstream_bytes_received"}\'; members bear the names of '
+        "nginx's variables, and there may be others",
+        clock=EITHER,
+        end="msec|time_iso8601",
+        length="request_time",
+        took="upstream_response_time",
+        upstream=("upstream_addr",),
+        lost=(
+            ("status", "^502$"),
+            ("upstream_status", "^502$"),
+            ("upstream_connect_time", r"^\d"),
+            ("upstream_bytes_received", "^0$"),
+        ),
+        failed=(("status", "^50[234]$"), ("upstream_addr", ".")),
+        balancer="ingress-nginx",
+        saved=r'"status"\s*:\s*"?[1-4]\d\d\D.*"upstream_status"\s*:\s*"50[24], '
+        r'|"upstream_status"\s*:\s*"50[24], .*"status"\s*:\s*"?[1-4]\d\d\D',
+        closes=_CLOSED,
+        own=FORMATS["nginx-json"].own,
+        tries=True,
     ),
     "haproxy": Losses(
         "requests that it lost on a client's connection that had asked before: HAProxy closes that "

@@ -53,6 +53,9 @@ EXCUSED = {
 }
 """Why a line is not counted, in words."""
 
+_LAST_TRY = r"([^ ,]*)$"
+"""nginx parts tries by commas, and groups of servers by colons between blanks."""
+
 AT_ONCE_S = 0.5
 """A close and a request that crossed meet within a round trip. A server that closes
 later had begun to work on it.
@@ -89,7 +92,8 @@ def parsed(lines: DataFrame, name: str) -> DataFrame:
     known, line = KNOWN[name], F.col("value")
 
     def field(label: str) -> Column:
-        return field_of(known.request, line, label)
+        found = field_of(known.request, line, label)
+        return F.nullif(F.regexp_extract(found, _LAST_TRY, 1), F.lit("-")) if known.tries else found
 
     def all_match(patterns: Sequence[tuple[str, str]]) -> Column:
         found = F.lit(True)
@@ -106,7 +110,7 @@ def parsed(lines: DataFrame, name: str) -> DataFrame:
     upstream = F.concat_ws("/", *map(field, known.upstream))
     named = field(known.upstream[0])
     # "-" (nginx) and "<NOSRV>" (HAProxy): the proxy answered by itself.
-    no_server = named.isNull() | named.isin("-", "<NOSRV>")
+    no_server = named.isNull() | named.isin("-", "", "<NOSRV>")
     whole = F.lit(True)
     if not known.request:
         # A member that is left out says nothing: neither that no server was asked, nor

@@ -26,6 +26,7 @@ from ...html.parts import (
     warning,
 )
 from ...html.units import count, percent, seconds
+from ...journal.schema import UNNAMED
 from ..audit.run import Audit
 from ..audit.sums import OFFENDERS_PER_VERDICT
 from ..audit.verdicts import VERDICTS, VIOLATIONS
@@ -165,7 +166,7 @@ def _suspects(frame: Any) -> list[dict[str, Any]]:
     few = mean_bytes <= 16
     found = frame.where((F.col("activities") >= 3) & (mean_idle > 0.5 * timeout) & few).select(
         "conn",
-        F.coalesce("listener", F.lit("(none)")).alias("listener"),
+        F.coalesce("listener", F.lit(UNNAMED)).alias("listener"),
         "activities",
         mean_bytes.alias("bytes"),
         (mean_idle / timeout).alias("idle_share"),

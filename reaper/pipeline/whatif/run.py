@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import printable
 from ...html.units import spoken
+from ...journal.schema import UNNAMED
 from ..advise.run import notes_of_inputs
 from ..engine import F
 from ..read.expected import line
@@ -118,7 +119,7 @@ def what_if(
     watching = [row for row in groups if row.silences and row.timeout_ms]
     in_force = [
         InForce(
-            row.run, listeners.get(row.listener_hash, "(none)"), row.listener_hash, row.timeout_ms
+            row.run, listeners.get(row.listener_hash, UNNAMED), row.listener_hash, row.timeout_ms
         )
         for row in sorted(watching, key=lambda row: (-row.silences, row.run, row.timeout_ms))
     ]
