@@ -3,7 +3,7 @@ is known.
 
     python -m scripts.intervals --document
 
-draws silences of six kinds, cuts them in three ways, and asks the product's own
+draws silences of seven kinds, cuts them in three ways, and asks the product's own
 estimate 400 times for each of three sizes. A cell of the table says how often the 95 %
 interval of the share that is cut held the truth, and how often the recommended timeout
 was too short. Minutes of processor time.
@@ -66,11 +66,15 @@ def _heartbeats(rng: np.random.Generator, of: NDArray[np.int64]) -> Floats:
     return found
 
 
-def _clients(rng: np.random.Generator, of: NDArray[np.int64]) -> Floats:
+def _clients(scale: float) -> Kind:
     """Each connection has a mean of its own: the silences of one are alike."""
-    means = 1 / rng.gamma(3, 1 / 45, int(of.max()) + 1)
-    found: Floats = rng.exponential(1, len(of)) * means[of]
-    return found
+
+    def draw(rng: np.random.Generator, of: NDArray[np.int64]) -> Floats:
+        means = 1 / rng.gamma(3, 1 / scale, int(of.max()) + 1)
+        found: Floats = rng.exponential(1, len(of)) * means[of]
+        return found
+
+    return Kind(draw, lambda t: (1 + t / scale) ** -3.0)
 
 
 KINDS = {
@@ -85,7 +89,8 @@ KINDS = {
     "heartbeats of 30 s": Kind(
         _heartbeats, lambda t: 0.7 * math.exp(-t / 4) + 0.3 * _normal((t - 30) / 2)
     ),
-    "clients that differ": Kind(_clients, lambda t: (1 + t / 45) ** -3.0),
+    "clients that differ": _clients(45),
+    "bursts, asked about below 2 s": _clients(0.5),
 }
 CUTS: dict[str, Draw] = {
     "none": lambda rng, of: np.full(len(of), math.inf),
