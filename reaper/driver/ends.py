@@ -132,6 +132,19 @@ class Books:
             },
         )
 
+    def asked(self, lease: Lease, now: float) -> None:
+        """*lease* is ended or lives on by what its owner answers, who is asked *now*.
+
+        Call it before the lease is released.
+        """
+        if self._keeper is not None:
+            self._keeper.asked(lease, now)
+
+    def answered(self, lease: Lease, expiry: Expiry) -> None:
+        """*lease*, which was asked, is to be ended at the instant of *expiry*."""
+        if self._keeper is not None:
+            self._keeper.answered(lease, expiry)
+
     def averted(self, leases: Mapping[Lease, bool]) -> None:
         """*leases* were due and are spared; the values say whether that counts as
         activity.

@@ -61,6 +61,7 @@ class LeaseLog:
         self._core = core
         journal.witness(self._look)
         self._kept: dict[Lease, int] = {}  # when those were last spared, ns, that stayed due
+        self._asked: dict[Lease, int] = {}  # since when those are asked, ns
         if self._full:  # every epoch with activity leaves a row, and every change of a timeout
             core.report_silences(1e-9, self._silence_ended, self._changed)
         else:
@@ -123,7 +124,9 @@ class LeaseLog:
         if log is None or log.ended:
             return None
         self._up_to_date(lease, log)
-        if lease.alive or not self._full:  # one that has ended no longer knows its timeout
+        # One that has ended no longer knows its timeout. The log does: as long as
+        # nobody ends the connection, that is what it outlasts.
+        if lease.alive:
             log.timeout_ms = timeout_ms(lease)
         return log
 
@@ -153,12 +156,17 @@ class LeaseLog:
 
     def moved(self, old: Lease, new: Lease) -> None:
         """From now on *new* watches the connection of *old*, ended or not: its life
-        goes on.
+        goes on. If it was `asked`, it is spared by that.
         """
         self._kept.pop(old, None)
+        asked = self._asked.pop(old, None)
         if (log := self._settled(old)) is not None:
             began = self._ns(new.active_from)
-            if not self._full and began - log.last_ns > self.journal.gap_threshold_ns:
+            if asked is not None:  # maybe in this very epoch
+                began = max(began, asked)
+                log.averted(began)
+                log.gap(log.last_ns, began)
+            elif not self._full and began - log.last_ns > self.journal.gap_threshold_ns:
                 log.gap(log.last_ns, began)  # what *new* was registered for ended a silence
             leases: tuple[Any, Any] = old, new
             leases[1].active_epochs += leases[0].active_epochs + 1
@@ -177,6 +185,22 @@ class LeaseLog:
             else:
                 self._kept[lease] = nanoseconds(now)
 
+    def asked(self, lease: Lease, now: float) -> None:
+        """*lease*, which was due, is ended or lives on by what its owner answers: from
+        *now*, an instant of the core's clock, no timeout is in force.
+        """
+        if (log := self._settled(lease)) is not None:
+            self._asked[lease] = self._ns(now)
+            log.retime(self._asked[lease], 0)
+
+    def answered(self, lease: Lease, expiry: Expiry) -> None:
+        """The owner of *lease* lets it be ended: at the instant of *expiry* its timeout
+        is in force again. `reaped` is next.
+        """
+        self._asked.pop(lease, None)
+        if (log := self._settled(lease)) is not None:
+            log.retime(self._ns(expiry.now), _written(expiry.timeout))
+
     def reaped(self, lease: Lease, expiry: Expiry) -> None:
         """The connection of *lease* is reaped. Call it before the lease is released.
 
@@ -185,9 +209,7 @@ class LeaseLog:
         """
         if (log := self._settled(lease)) is not None:
             if expiry.lease is lease:
-                # A lease that was reaped no longer knows its timeout. One too short to
-                # be written is none of 0, which would be none at all.
-                log.timeout_ms = max(round(expiry.timeout * 1e3), 1)
+                log.timeout_ms = _written(expiry.timeout)
             now, due = self._ns(expiry.now), self._ns(expiry.due)
             deadline = expiry.lease is not lease
             kept = self._kept.pop(lease, due)
@@ -203,6 +225,7 @@ class LeaseLog:
         is released; after a reap it does nothing.
         """
         self._kept.pop(lease, None)
+        self._asked.pop(lease, None)
         if (log := self._settled(lease)) is not None:
             (log.close_peer if by_peer else log.close_app)(nanoseconds(now), reason)
 
@@ -223,6 +246,13 @@ def peer_of(socket: Any) -> int | None:
         return None if socket is None else peer_key(socket.getpeername(), socket.getsockname())
     except (OSError, InvalidArgument, IndexError):
         return None
+
+
+def _written(timeout: float) -> int:
+    """*timeout* of a lease that was due, in ms. One too short to be written is none of
+    0, which would be none at all.
+    """
+    return max(round(timeout * 1e3), 1)
 
 
 def timeout_ms(lease: Lease) -> int:

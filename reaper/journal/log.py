@@ -228,6 +228,7 @@ class ConnectionLog:
             self._timeout_ms = None
         elif self._changed_ns > self.last_ns:
             due = max(due, self._changed_ns)
+            t = max(t, due)
         self._end(REAP, t, due, reason)
 
     def close_peer(self, t: int, reason: str | None = None) -> None:

@@ -209,12 +209,12 @@ class Law:
             self._accuse(kept)
 
     def _accuse(self, kept: Kept) -> None:
-        """*kept* was ended while it was in use, which breaks the law. Have the journal
+        """*kept* is in use after its end began, which breaks the law. Have the journal
         say so: the audit finds activity after an end.
         """
         log = getattr(kept.lease, "log", None)
         if log is not None:
-            log.gap(log.last_ns, max(round(self.driver.clock.read() * 1e9), log.last_ns + 1))
+            log.gap(log.last_ns, max(round(self.driver.clock.read() * 1e9), log.last_ns) + 1)
 
     def touch(self, key: Hashable) -> bool:
         """Note activity. False: nothing is kept for *key*."""
@@ -240,8 +240,10 @@ class Law:
             self._retire(kept, reason, expiry)
             return
         kept.state, kept.why = ASKING, (reason, expiry)
+        now = self.driver.now()
+        self.driver.books.asked(kept.lease, now if expiry is None else expiry.now)
         self._let_go_of_lease(kept)
-        self._queue.append((kept, kept.why, self.driver.now()))
+        self._queue.append((kept, kept.why, now))
         self._work()
 
     def _retire(self, kept: Kept, reason: str, expiry: Any = None) -> None:
@@ -253,6 +255,8 @@ class Law:
             books.left(kept.lease, by_peer=False)
         else:
             books.reaped(kept.lease, str(kept), reason, expiry)
+        if kept.users is not None and reason is not DRAIN_DEADLINE:
+            self._accuse(kept)
         self._let_go_of_lease(kept)
         if kept.age is not None:
             kept.age.cancel()
@@ -275,7 +279,6 @@ class Law:
         driver, before = self.driver, kept.lease
         before.uid = None
         self._counts["spared"] += 1
-        driver.books.averted({before: True})
         kept.lease = driver.register(kept, driver.later(self.settings.idle))
         driver.books.moved(before, kept.lease)
         kept.state, kept.why = KEPT, None
@@ -304,6 +307,10 @@ class Law:
             return
         reason, expiry = question
         if may_end:
+            if expiry is not None:
+                # How long the answer took is not held against the law.
+                expiry = expiry._replace(now=max(self.driver.now(), expiry.now))
+                self.driver.books.answered(kept.lease, expiry)
             self._retire(kept, reason, expiry)
             return
         self._revive(kept)

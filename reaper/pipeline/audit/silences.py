@@ -178,7 +178,8 @@ def judge_silences(
     over = F.greatest(
         F.when(~told, t - due),
         F.when(reaped, t - F.col("due_ns")),
-        F.when(told, t - F.greatest("due_ns", "last_check")),
+        # Until that change no timeout was in force where it states no due.
+        F.when(told & F.col("due_ns").isNotNull(), t - F.greatest("due_ns", "last_check")),
     )
     silent = silent.withColumn("over", over)
     limit = F.col("tick_ns") + F.lit(grace_ns)
