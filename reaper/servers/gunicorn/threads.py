@@ -65,6 +65,8 @@ class ThreadWire(Wire):
         conn: As given; None once it is over.
         answering: Whether a thread answers a request of the connection.
         receiving: Whether that thread waits for bytes of the request.
+        parsing: Whether a thread has read bytes of a head, and has not come to the
+            request, or the next read, yet.
         ends: Whether the next answer has to say that it is the last.
         come: Bytes of HTTP/2 that gunicorn reads before the guard begins: in clear
             text, the preface.
@@ -89,6 +91,7 @@ class ThreadWire(Wire):
         "conn",
         "ends",
         "hung_up",
+        "parsing",
         "receiving",
         "says",
         "served",
@@ -108,6 +111,7 @@ class ThreadWire(Wire):
         self._closes = False
         self.answering: bool = False
         self.receiving: bool = False
+        self.parsing: bool = False
         self.ends: bool = False
         self.waited: bool = False
         self.says: bytes = b""
@@ -222,7 +226,7 @@ class Unguarded:
     note of it is read by nobody, and gunicorn's own keep-alive holds.
     """
 
-    answering = receiving = ends = waited = asleep = False
+    answering = receiving = parsing = ends = waited = asleep = False
     says = come = b""
     answer = None
 
@@ -248,6 +252,8 @@ class Threaded(Served):
         if conn.cfg.is_ssl and not conn.initialized:
             return Phase.HANDSHAKE
         if not wire.answering:
+            if wire.parsing:  # a head that waited for a thread is its server's by now
+                return Phase.IN_FLIGHT
             return Phase.HEADERS if wire.receiving else Phase.KEEP_ALIVE
         return Phase.BODY if wire.receiving else Phase.IN_FLIGHT
 
@@ -364,8 +370,7 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
             vars(conn).pop("close", None)
             raise
         conn.wire = wire
-        if conn.cfg.is_ssl:
-            conn.__class__ = _TlsConnection
+        conn.__class__ = _Connection
         self._until_it_speaks(conn)
         return True
 
@@ -434,6 +439,13 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
         seconds = advertised(self._settings)
         hint = f"Keep-Alive: timeout={seconds}\r\n" if seconds else ""
         self.wsgi: Any = functools.partial(_called, self.wsgi, self, hint)
+
+    def handle(self, conn: Any) -> Any:
+        """Serve the connection in a thread, which has its head no longer at the end."""
+        try:
+            return super().handle(conn)
+        finally:
+            conn.wire.parsing = False
 
     def handle_request(self, req: Any, conn: Any) -> Any:
         """Answer the request, and note whether some of it is still to come."""
@@ -592,15 +604,13 @@ def _note(conn: Any, wire: ThreadWire) -> None:
         unreader.wire = wire
 
 
-class _TlsConnection(gthread.TConn):  # type: ignore[misc]
-    """A connection of gunicorn's with TLS. Its reader leaves notes from the first head
-    on: in clear text the kernel tells as much, because no byte is read before.
-    """
+class _Connection(gthread.TConn):  # type: ignore[misc]
+    """A connection of gunicorn's. Its reader leaves notes from the first head on."""
 
     wire: ThreadWire
 
     def init(self) -> None:
-        """Shake hands, unless that is done."""
+        """Shake hands, if it speaks TLS, unless that is done."""
         begins = not self.initialized
         super().init()
         if begins:
@@ -617,17 +627,18 @@ class _Unreader(SocketUnreader):  # type: ignore[misc]
 
     wire: ThreadWire
     silent: bool = False
-    """Whether nothing has come yet: over TLS its client is heard before that, in the
-    handshake.
+    """Whether nothing has come yet. What is waited for is the first byte then: over TLS
+    its client was heard before, in the handshake.
     """
 
     def chunk(self, size_hint: int | None = None) -> Any:
-        self.wire.receiving = not self.silent
+        self.wire.parsing, self.wire.receiving = False, not self.silent
         try:
             if self._was_told():
                 return b""
             data = super().chunk(size_hint)
             self.silent = False
+            self.wire.parsing = bool(data) and not self.wire.answering
             return data
         finally:
             self.wire.receiving = False

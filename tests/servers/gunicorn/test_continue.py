@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 import pytest
+from gunicorn.http.message import Request
 
 import reaper.gunicorn
 from tests.helpers import wsgi
@@ -58,6 +59,29 @@ def test_of_threads_that_are_all_at_work(monkeypatch: pytest.MonkeyPatch) -> Non
         client.sendall(POST % b"/echo")
         heard(client, CONTINUE)
         time.sleep(1.3)
+        client.sendall(b"hello")
+        assert b" 200 " in heard(client)
+
+
+def test_of_a_thread_that_takes_its_time_over_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The head has waited longer than `headers` for the thread, and is read by then."""
+    monkeypatch.setenv("REAPER_TIMEOUTS_HEADERS", "300ms")
+    parse = Request.parse_headers
+
+    def slowly(self: Any, *arguments: Any, **options: Any) -> Any:
+        time.sleep(0.5)
+        return parse(self, *arguments, **options)
+
+    with (
+        worker(reaper.gunicorn.ThreadWorker, wsgi.application, threads="1") as server,
+        connect(server) as first,
+        connect(server) as client,
+    ):
+        first.sendall(b"GET /slow?1 HTTP/1.1\r\nhost: h\r\n\r\n")
+        time.sleep(0.2)
+        monkeypatch.setattr(Request, "parse_headers", slowly)
+        client.sendall(POST % b"/echo")
+        heard(client, CONTINUE)
         client.sendall(b"hello")
         assert b" 200 " in heard(client)
 
