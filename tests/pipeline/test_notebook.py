@@ -169,6 +169,32 @@ def test_the_text_of_a_file_says_what_its_footer_says(journal: Path) -> None:
             told_of(text)
 
 
+@on_spark
+def test_the_blocks_of_the_page_run_as_printed(
+    real_spark: Any, journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In its order; what a reader has, a session, a lake, a log and a frame, is put
+    in.
+    """
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text()
+    section = page.split("## From a notebook\n")[1].split("\n### The columns")[0]
+    written(tmp_path / "losses.log", "nginx", (*ASKED, CUT))
+    real_spark.sql("DROP TABLE IF EXISTS journal")
+    seen = [("a", float(at)) for at in range(20)]
+    names: dict[str, Any] = {
+        "spark": real_spark,
+        "sessions": real_spark.createDataFrame(seen, "id string, seen double"),
+    }
+    for text in re.findall(r"```\n(.*?)```", section, re.DOTALL):
+        given = text.replace("s3a://lake/reaper", str(journal)).replace("s3a:/", str(tmp_path))
+        exec(given.replace("losses.log", f"{tmp_path}/losses.log"), names)
+        if "read.text" in text:
+            assert names["events"].count() > 60
+    assert real_spark.table("journal").count() > 60
+    real_spark.sql("DROP TABLE journal")
+
+
 def test_the_page_names_every_column_of_the_connections(spark: Any, tmp_path: Path) -> None:
     write(tmp_path / "server", tmp_path / "client", connections=10)
     server, client = (ask.events(spark, tmp_path / side) for side in ("server", "client"))
