@@ -16,6 +16,8 @@ from .units import count, seconds
 
 WIDTH, HEIGHT = 640, 320
 LEFT, RIGHT, TOP, BOTTOM = 80, 18, 38, 50
+WIDE = 9.0
+"""What a character takes at most on a narrow screen, where text is largest."""
 
 ROUND_S = (
     *(m * 10.0**e for e in range(-6, 0) for m in (1, 2, 5)),
@@ -182,9 +184,12 @@ class Chart:
             )
         for value in self.x.ticks():
             across, _ = self._xy(value, self.y.low)
-            below = HEIGHT - BOTTOM + 18
+            below, text = HEIGHT - BOTTOM + 18, self.x.say(value)
+            anchor = "middle"
+            if across + len(text) * WIDE / 2 > WIDTH:  # it would be cut off at the edge
+                across, anchor = WIDTH, "end"
             parts.append(
-                f'<text x="{across:.1f}" y="{below}" text-anchor="middle">{escape(self.x.say(value))}</text>'
+                f'<text x="{across:.1f}" y="{below}" text-anchor="{anchor}">{escape(text)}</text>'
             )
         floor = HEIGHT - BOTTOM
         parts.append(

@@ -114,7 +114,7 @@ header{color:#fff;border-radius:14px;padding:26px 32px}
 header.pass{background:linear-gradient(120deg,#0b6a49,#12906a)}
 header.inconclusive{background:linear-gradient(120deg,#7d4c10,#9c6014)}
 header.fail{background:linear-gradient(120deg,#9f2420,#cf4a3a)}
-header h1{margin:2px 0 4px;font-size:38px;line-height:1.15;letter-spacing:-.02em}
+header h1{margin:2px 0 4px;font-size:38px;line-height:1.15;letter-spacing:-.02em;text-wrap:balance}
 header p{margin:0;font-size:18px;opacity:.94}
 header .eyebrow{font-size:13px;letter-spacing:.12em;text-transform:uppercase;opacity:.8}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(180px,1fr));gap:16px;margin:18px 0}
@@ -163,9 +163,11 @@ main{padding:14px 10px 32px}header{padding:18px 20px}header h1{font-size:28px}
 .tiles{grid-template-columns:1fr 1fr;gap:10px}.tile{padding:10px 12px}.tile b{font-size:24px}.card{padding:14px}
 svg text,svg .label{font-size:17px}
 table,tbody,tr,td{display:block}thead{display:none}
-tr{border-bottom:1px solid var(--rule);padding:6px 0}td,tr:last-child td{border:0;padding:1px 0}
+tr{border-bottom:1px solid var(--rule);padding:6px 0}
+td,tr:last-child td{border:0;padding:1px 0 1px 9.5em;text-indent:-9.5em}
 td::before{content:attr(data-head);color:var(--soft);display:inline-block;min-width:9.5em;padding-right:8px}
-td[data-head=""]::before{content:none}
+td::before{box-sizing:border-box;text-indent:0}
+td[data-head=""],tr:last-child td[data-head=""]{padding-left:0;text-indent:0}td[data-head=""]::before{content:none}
 .n{text-align:left;white-space:normal}td{overflow-wrap:anywhere}}
 footer{color:var(--soft);font-size:13.5px}
 footer p{margin:2px 0}

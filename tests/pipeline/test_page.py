@@ -227,6 +227,12 @@ def test_axes_say_round_values_within_their_range() -> None:
     )
 
 
+def test_the_last_word_of_an_axis_is_not_cut_off_at_the_edge() -> None:
+    chart = Chart("", Axis(0, 90, "time", seconds), Axis(0, 10, "connections"))
+    (last,) = re.findall(r'<text x="([\d.]+)" y="\d+" text-anchor="(\w+)">1.5 min<', chart.svg())
+    assert last == ("640.0", "end")
+
+
 def test_values_are_said_as_people_say_them() -> None:
     assert [seconds(t) for t in (0, 0.9998, 0.02, 90, 63, -4000, 3 * 86400, 7200)] == [
         "0", "1 s", "20 ms", "1.5 min", "63 s", "-66.7 min", "3 d", "2 h"
