@@ -122,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "names",
         nargs="*",
         metavar="NAME",
-        help=f"of {', '.join(PROGRAMS)}; default: all but {SLOW[0]}",
+        help=f"of {', '.join(PROGRAMS)}; default: all but {' and '.join(SLOW)}",
     )
     run.add_argument("--quick", action="store_true", help="small sizes: is it about right?")
     run.add_argument("--tiny", action="store_true", help="smallest sizes: does it run?")

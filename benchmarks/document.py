@@ -49,6 +49,7 @@ PROGRAMS = {
         Program("idle", "servers.idle", "An idle connection, ours and other servers'"),
         Program("tls", "servers.tls", "An idle TLS connection on asyncio, stock and guarded"),
         Program("tls-costs", "servers.tls_costs", "Waking a TLS connection, and a busy one"),
+        Program("pauses", "servers.pauses", "The longest wait of one client beside a crowd"),
         Program("streams", "servers.streams", "A quiet event stream, pinged"),
         Program("vanished", "vanished", "Looking for clients that have vanished"),
         Program("attach", "attach", "Guarding another process"),
@@ -62,8 +63,8 @@ TLS_MARKS = (
     "<!-- Written by `python -m benchmarks document` from here -->",
     "<!-- to here -->",
 )
-SLOW = ("pipeline",)
-"""Run only where they are named: half an hour, and gigabytes of disk."""
+SLOW = ("pauses", "pipeline")
+"""Run only where they are named: half an hour each, and gigabytes of disk."""
 
 HEAD = """<!-- Written by `python -m benchmarks document` from benchmarks/results/*.json; do not edit. -->
 

@@ -5,13 +5,16 @@ nothing that was not.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import socket
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,7 +26,7 @@ from benchmarks.document import PROGRAMS, measured, page
 from benchmarks.peers import jvm
 from benchmarks.peers import python as peers
 from benchmarks.pipeline import run as pipeline
-from benchmarks.servers import guarded, idle, process, tls, tls_costs, without
+from benchmarks.servers import guarded, idle, pauses, process, tls, tls_costs, without
 from benchmarks.servers import run as servers
 from reaper.pipeline.read.inputs import check
 
@@ -155,6 +158,43 @@ def test_a_request_is_told_part_by_part_and_each_part_can_be_taken_off() -> None
         assert f"| {guarded.PARTS[part]} | {more:,} |" in text
     assert set(guarded.PARTS) == set(without.PARTS) - {"all"}
     assert "Of what the guard adds" not in guarded.table({"results": results})
+
+
+@pytest.mark.slow
+def test_a_client_is_asked_in_every_phase_beside_a_crowd_that_is_answered_and_closed() -> None:
+    found = pauses.run("tiny", lambda _: None, only=["gunicorn, asgi"])
+    for side in found["results"]["gunicorn, asgi"].values():
+        assert (side["answered"], side["closed"]) == (40, 40)
+        assert set(side["phases"]) == set(pauses.PHASES)
+        assert all(each["work"] > 0 for each in side["phases"].values())
+    assert pauses.table(found).count("| gunicorn, asgi |") == 2
+
+
+def test_the_work_in_a_wait_is_the_processor_time_of_the_server_and_the_most_is_kept() -> None:
+    live = pauses.Live(SimpleNamespace(pid=os.getpid(), address=None))  # type: ignore[arg-type]
+    live.look()
+    for spins in (0.03, 0.001):
+        before, worked = time.thread_time(), live.worked()
+        while time.thread_time() < before + spins:
+            pass
+        live.waited(0.0, worked, "reap")
+    assert live.longest["reap"][1] > 0.02  # the two clocks round by themselves
+    assert live.asked["reap"] == 2
+
+
+@pytest.mark.parametrize(
+    ("guarded", "stock", "bold"), [(9.0, 1.0, False), (12.0, 1.0, True), (12.0, 13.0, False)]
+)
+def test_a_wait_is_shown_bold_beyond_the_goal_and_beyond_stock(
+    guarded: float, stock: float, bold: bool
+) -> None:
+    sides = {
+        side: {"phases": {"reap": {"work": ms, "wait": ms, "asked": 1}}}
+        for side, ms in (("guarded", guarded), ("stock", stock))
+    }
+    text = pauses.table({"clients": 8000, "kept": 20.0, "results": {"a server": sides}})
+    assert (f"**{guarded:g} / {stock:g}**" in text) is bold
+    assert "8,000 others" in text
 
 
 # ---- the harness
