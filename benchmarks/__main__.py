@@ -24,7 +24,7 @@ from scripts.provenance import machine
 
 from . import dearer
 from .common import RESULTS, ROOT, Scale
-from .document import PROGRAMS, SLOW, TLS_MEMORY, Program, page, read, write_tls_memory
+from .document import PROGRAMS, SLOW, Program, page, read, write_pages
 
 PAGE = ROOT / "docs" / "performance.md"
 SCHEMA = "reaper-benchmarks/1"
@@ -156,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.out.parent.mkdir(parents=True, exist_ok=True)
             options.out.write_text(page(options.results))
             if options.out == PAGE:
-                write_tls_memory(read(options.results), TLS_MEMORY)
+                write_pages(read(options.results))
             print(f"wrote {options.out}")
             return explained(options.results)
         if options.command == "release":

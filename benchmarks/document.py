@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from scripts import marked
 
-from . import dearer
+from . import dearer, figures
 from .common import ROOT, figure, markdown, short, times
 
 
@@ -62,6 +62,11 @@ TLS_MEMORY = ROOT / "docs" / "howto" / "tls-memory.md"
 TLS_MARKS = (
     "<!-- Written by `python -m benchmarks document` from here -->",
     "<!-- to here -->",
+)
+PIPELINE = ROOT / "docs" / "pipeline.md"
+PIPELINE_MARKS = (
+    "<!-- The seconds, by `python -m benchmarks document`: do not edit -->",
+    "<!-- end of the seconds -->",
 )
 SLOW = ("pauses", "pipeline")
 """Run only where they are named: half an hour each, and gigabytes of disk."""
@@ -147,6 +152,19 @@ def write_tls_memory(found: dict[str, dict[str, Any]], where: Path) -> None:
         lines += ["", f"<sub>{measured(part)}</sub>"]
         text = "\n".join(line if "|" in line else fill(line, 88) for line in lines)
         marked.write(where, *TLS_MARKS, text)
+
+
+def seconds_of_pipeline(part: dict[str, Any]) -> str:
+    """What stands between `PIPELINE_MARKS`."""
+    return f"{figures.pipeline_table(part)}\n\n<sub>{measured(part)}</sub>"
+
+
+def write_pages(found: dict[str, dict[str, Any]]) -> None:
+    """Put what was *found* into the pages that quote it, beside docs/performance.md."""
+    write_tls_memory(found, TLS_MEMORY)
+    if "pipeline" in found:
+        marked.write(PIPELINE, *PIPELINE_MARKS, seconds_of_pipeline(found["pipeline"]))
+    figures.write(ROOT, found)
 
 
 def measured(part: dict[str, Any]) -> str:
