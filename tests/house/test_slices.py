@@ -141,7 +141,7 @@ SOURCES = [
 ]
 
 
-def test_a_loop_over_connections_goes_through_slices_and_a_row_names_one_that_there_is() -> None:
+def test_a_loop_goes_through_slices_and_a_row_names_one() -> None:
     found = {
         f"{path.relative_to(ROOT / 'reaper')}: {each}"
         for path in SOURCES
