@@ -16,6 +16,14 @@ from dataclasses import dataclass, field
 from .settings import BEHIND, DEFAULT, OPTIONS, ReaperConfig
 
 
+class Which(str):
+    """A note that says which of two settings holds: the server's own or ours, or the
+    default if nobody sets ours. The setting acts as a whole.
+    """
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True)
 class Column:
     """A reader of the settings.
@@ -39,6 +47,15 @@ class Column:
                 raise ValueError(f"{self.name}: {path}: no such setting")
         if both := self.acts.keys() & self.instead.keys():
             raise ValueError(f"{self.name}: {', '.join(both)}: acts, and does nothing")
+
+    def cell(self, path: str) -> str:
+        """`yes`, `-`, or `partly` where a note says in which cases alone the setting
+        *path* acts.
+        """
+        note = self.acts.get(path)
+        if note is None:
+            return "-"
+        return "yes" if not note or isinstance(note, Which) else "partly"
 
 
 def without_effect(config: ReaperConfig, column: Column) -> dict[str, str]:

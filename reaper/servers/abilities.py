@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ..config.effects import Which
+
 Ability = Mapping[str, str]
 
-IF_SET = "only if you set it"
+IF_SET = Which("only if you set it")
 AT_ONCE = "for WebSockets and streams; the server closes idle connections at once"
-ALSO = "the server's own limit holds as well"
+ALSO = Which("the server's own limit holds as well")
 AT_AN_AGE = "at max_age only"
 
 

@@ -134,8 +134,8 @@ class Card:
         changes: What is changed, by the module that the program imports.
         done: What that is, for people, in a cell of a table.
         page: Its page in docs/settings/.
-        family: Servers of one family share a column of the table in docs/run.md; empty:
-            it has its own.
+        family: Servers of one family stand side by side in the second table of
+            docs/run.md; empty: it stands in the first.
         own: Timeouts that stay the server's own unless the settings have them, and
             where the server takes them from.
         note: Which of its kinds are guarded, for people; empty: all.

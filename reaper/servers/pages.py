@@ -7,12 +7,11 @@ sentences that say why a setting cannot act in a server of that kind.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from ..config.effects import Column
 from ..config.settings import OPTIONS, ReaperConfig
 from . import cards
-from .guest import Card
 from .readers import OUTSIDE
 
 HTTP_ONLY = "it is a phase of HTTP, and this server is not asked for HTTP's phases"
@@ -109,42 +108,38 @@ def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
-def groups() -> dict[str, tuple[Column, ...]]:
-    """The columns of the table of docs/run.md, and whom each describes. Seven at most:
-    with the setting that is as much as a reader takes in.
+def groups() -> tuple[tuple[Column, ...], ...]:
+    """The columns of the two tables of docs/run.md: the kinds of the servers that stand
+    alone, and those of the families and what is guarded from outside. Each has seven at
+    most: with the setting that is as much as a reader takes in.
     """
-    families: dict[str, list[Card]] = {}
-    for card in cards.cards():
-        families.setdefault(card.family or card.name, []).append(card)
-    found = {
-        ", ".join(card.title for card in family): tuple(
-            kind for card in family for kind in card.kinds
-        )
-        for family in families.values()
-    }
-    return found | {OUTSIDE.name: (OUTSIDE,)}
+    alone = [kind for card in cards.cards() if not card.family for kind in card.kinds]
+    families = sorted(
+        (card.family, kind.name, kind)
+        for card in cards.cards()
+        if card.family
+        for kind in card.kinds
+    )
+    return tuple(alone), (*(kind for _, _, kind in families), OUTSIDE)
 
 
 def summary() -> str:
-    """Write the table of docs/run.md: a row for each setting that acts in a server of
-    others, a column for each group of servers. `partly` is explained by the server's
+    """Write the tables of docs/run.md: a row for each setting that acts in a server of
+    others, a column for each kind of server. `partly` is explained by the server's
     page.
     """
-    found = groups()
-    lines = [f"| setting | {' | '.join(found)} |", f"|{'---|' * (len(found) + 1)}"]
-    for path in OPTIONS:
-        cells = [_cell(path, columns) for columns in found.values()]
-        if not path.startswith("attach.") and set(cells) != {"-"}:
-            lines.append(f"| {path} | {' | '.join(cells)} |")
-    return "\n".join([*lines, ""])
-
-
-def _cell(path: str, columns: Iterable[Column]) -> str:
-    notes = [each.acts.get(path) for each in columns]
-    if not any(note is not None for note in notes):
-        return "-"
-    instead = any(path in each.instead for each in columns)
-    return "yes" if not any(note or note is None for note in notes) and not instead else "partly"
+    tables = []
+    for columns in groups():
+        lines = [
+            f"| setting | {' | '.join(each.name for each in columns)} |",
+            f"|{'---|' * (len(columns) + 1)}",
+        ]
+        for path in OPTIONS:
+            cells = [each.cell(path) for each in columns]
+            if not path.startswith("attach.") and set(cells) != {"-"}:
+                lines.append(f"| {path} | {' | '.join(cells)} |")
+        tables.append("\n".join([*lines, ""]))
+    return "\n".join(tables)
 
 
 def servers() -> str:

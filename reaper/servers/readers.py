@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..config.effects import Column
+from ..config.effects import Column, Which
 from ..config.settings import OPTIONS
 from .abilities import HINT, IF_SET, LEASES, PHASES, RATES, STREAMS, TUNNELS, able
 
@@ -11,10 +11,10 @@ OUTSIDE = Column(
     "any server, from outside (`reaper attach`, and `reaper run` where it attaches)",
     {
         "reaper.tick": "",
-        "timeouts.idle": "an hour, or `tunnel`, holds until you set this",
+        "timeouts.idle": Which("an hour, or `tunnel`, holds until you set this"),
         "timeouts.first_byte": IF_SET,
         "timeouts.write": "",
-        "timeouts.tunnel": "only where `idle` is not set",
+        "timeouts.tunnel": Which("only where `idle` is not set"),
         "timeouts.vanished": "",
         "timeouts.max_age": "",
         "limits.min_in_rate": IF_SET,

@@ -50,7 +50,7 @@ class Running(NamedTuple):
 
 
 @contextmanager
-def serving(kind: str, tmp_path: Path) -> Iterator[Running]:
+def serving(kind: str, tmp_path: Path, keepalive: str = "5") -> Iterator[Running]:
     asked, goes_on = threading.Event(), threading.Event()
 
     async def slowly() -> None:
@@ -89,7 +89,7 @@ def serving(kind: str, tmp_path: Path) -> Iterator[Running]:
         if kind == "ThreadWorker":
             with (
                 configured(SETTINGS),
-                worker(reaper.gunicorn.ThreadWorker, called, keepalive="5") as made,
+                worker(reaper.gunicorn.ThreadWorker, called, keepalive=keepalive) as made,
             ):
                 yield Running(made.address, made.stop, asked, goes_on)
             return
@@ -140,6 +140,22 @@ def test_a_request_that_was_on_its_way_at_the_stop_is_answered(kind: str, tmp_pa
         client.sendall(POST)
         assert b"connection: close" in answer(client)
         assert client.recv(1) == b""
+
+
+def test_gunicorns_threads_wait_for_drain_idle_and_not_for_gunicorns_two_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SETTINGS, "TIMEOUTS_DRAIN_IDLE", "15s")
+    with (
+        serving("ThreadWorker", tmp_path, keepalive="60") as server,
+        socket.create_connection(server.address, PATIENCE) as client,
+    ):
+        client.sendall(GET % b"")
+        assert b"connection: close" not in answer(client)
+        server.stop()
+        time.sleep(3.5)  # it notices within a second
+        client.sendall(POST)
+        assert b"connection: close" in answer(client)
 
 
 PROGRAMS = ["sanic", "tornado"]

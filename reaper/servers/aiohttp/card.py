@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...config.effects import Which
 from ..abilities import (
     ASKED,
     CANCELS,
@@ -29,7 +30,7 @@ CARD = Card(
             able(
                 *(LEASES, ASKED, LAST, TLS, REFUSES, HINT, STREAMS, CANCELS, WINDOW),
                 keep_alive_margin="by `reaper.aiohttp.run_app`",
-                drain="unless aiohttp's shutdown_timeout is set",
+                drain=Which("unless aiohttp's shutdown_timeout is set"),
                 drain_idle="",
             ),
             serves="server:Aiohttp",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...config.effects import Which
 from ..abilities import IF_SET, LEASES, TLS, able
 from ..factories import LOOPS
 from ..guest import Card, Change, Kind
@@ -21,8 +22,8 @@ CARD = Card(
                 handshake="where TLS begins with the connection, and not by STARTTLS",
                 write="",
                 limits__min_out_rate="only for how long a full buffer may hide a reader",
-                idle="`tunnel` holds until you set this; aiosmtpd's own 5 min holds as well",
-                tunnel="only where `idle` is not set; aiosmtpd's own 5 min holds as well",
+                idle=Which("`tunnel` holds until you set this; aiosmtpd's own 5 min holds as well"),
+                tunnel=Which("only where `idle` is not set; aiosmtpd's own 5 min holds as well"),
             ),
             {"timeouts.first_byte": "idle"},
             serves="phases:Session",

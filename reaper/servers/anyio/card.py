@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...config.effects import Which
 from ..abilities import LEASES, NEVER_REFUSES, able
 from ..guest import Card, Change, Kind
 from .changes import change
@@ -16,10 +17,10 @@ CARD = Card(
             "anyio's TCP listeners, on asyncio",
             able(
                 *(LEASES, NEVER_REFUSES),
-                idle="`tunnel` holds until you set this",
+                idle=Which("`tunnel` holds until you set this"),
                 write="",
                 limits__min_out_rate="only for how long a full buffer may hide a reader",
-                tunnel="only where `idle` is not set",
+                tunnel=Which("only where `idle` is not set"),
             ),
             {"timeouts.first_byte": "idle"},
             serves="phases:Listened",

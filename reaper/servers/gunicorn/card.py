@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...config.effects import Which
 from ..abilities import (
     ASKED,
     CANCELS,
@@ -19,7 +20,7 @@ from ..guest import Card, Change, Kind
 from .changes import config, worker
 from .names import CONFIG, NEEDS, WORKER
 
-KEEP_ALIVE = "gunicorn's --keep-alive holds until you set this"
+KEEP_ALIVE = Which("gunicorn's --keep-alive holds until you set this")
 
 CARD = Card(
     title="gunicorn",
@@ -28,7 +29,7 @@ CARD = Card(
         Kind(
             "gunicorn-uvicorn",
             "gunicorn with uvicorn's worker",
-            able(ON_TIME, keep_alive=KEEP_ALIVE, drain="at most `--graceful-timeout`"),
+            able(ON_TIME, keep_alive=KEEP_ALIVE, drain=Which("at most `--graceful-timeout`")),
             starts="gunicorn {asgi} -k uvicorn.workers.UvicornWorker -b 127.0.0.1:{port}",
         ),
         Kind(
@@ -37,7 +38,7 @@ CARD = Card(
             able(
                 *(LEASES, ASKED, LAST, TLS, REFUSES, HINT, STREAMS, CANCELS),
                 keep_alive=KEEP_ALIVE,
-                drain="at most 2 s less than `--graceful-timeout`",
+                drain=Which("at most 2 s less than `--graceful-timeout`"),
                 drain_delay="",
                 drain_window="",
                 drain_idle="",
@@ -59,8 +60,8 @@ CARD = Card(
                 tunnel_age="only for streams of HTTP/2",
                 drain="at max_age; at a stop its own --graceful-timeout",
                 drain_delay="",
-                drain_idle="at max_age, and over HTTP/2 at a stop",
-                limits__max_connections="only if you set it, and below --worker-connections",
+                drain_idle="",
+                limits__max_connections=Which("only if you set it, and below --worker-connections"),
             ),
             {"timeouts.abandoned": "a request in a thread cannot be cancelled"},
             NEEDS["ThreadWorker"],

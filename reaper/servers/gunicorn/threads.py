@@ -540,9 +540,11 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
             super().murder_pending()
 
     def _cap_keepalive(self, deadline: float) -> None:
-        """The worker stops. Wait until *deadline* for connections that have said
-        nothing yet, as gunicorn does for idle ones.
+        """The worker stops. Wait for `timeouts.drain_idle` for idle connections, and
+        for those that have said nothing yet; gunicorn's own *deadline*, 2 s, is for
+        idle ones alone.
         """
+        deadline = time.monotonic() + self._settings.timeouts.drain_idle
         super()._cap_keepalive(deadline)
         for conn in self.pending_conns:
             conn.timeout = min(conn.timeout, deadline)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...config.effects import Which
 from ..abilities import (
     ASKED,
     CANCELS,
@@ -22,8 +23,10 @@ from .names import CONFIG, ON_ASYNCIO, ON_TRIO
 
 _BOTH = able(
     *(LEASES, LAST, REFUSES, HINT, STREAMS, CANCELS, WINDOW),
-    keep_alive="hypercorn's own 5 s holds until you set this; of two that are set, the shorter",
-    drain="unless hypercorn's graceful_timeout is set",
+    keep_alive=Which(
+        "hypercorn's own 5 s holds until you set this; of two that are set, the shorter"
+    ),
+    drain=Which("unless hypercorn's graceful_timeout is set"),
     drain_idle="",
 )
 
@@ -36,7 +39,7 @@ CARD = Card(
             "hypercorn on asyncio",
             able(
                 *(ASKED, TLS, _BOTH),
-                handshake="unless hypercorn's ssl_handshake_timeout is set",
+                handshake=Which("unless hypercorn's ssl_handshake_timeout is set"),
             ),
             needs=ON_ASYNCIO,
             serves="phases:Hypercorn",

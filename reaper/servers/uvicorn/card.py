@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...config.effects import Which
 from ..abilities import ON_TIME, able
 from ..guest import Card, Change, Kind
 from .changes import change
@@ -14,7 +15,9 @@ CARD = Card(
         Kind(
             "uvicorn",
             "uvicorn, h11 and httptools",
-            able(ON_TIME, keep_alive="uvicorn's --timeout-keep-alive holds until you set this"),
+            able(
+                ON_TIME, keep_alive=Which("uvicorn's --timeout-keep-alive holds until you set this")
+            ),
             {"limits.max_requests": "its own --limit-max-requests, for a process"},
             NEEDS,
             starts="uvicorn {asgi} --port {port}",
