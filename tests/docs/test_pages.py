@@ -247,6 +247,62 @@ def test_every_extra_that_a_page_names_exists_and_each_is_explained() -> None:
     }
 
 
+SNAPSHOT = """
+import gc, logging, os, signal, socket, sys, threading
+def looked(connection):
+    return [
+        [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGPIPE, signal.SIGCHLD)],
+        gc.get_threshold(), gc.get_freeze_count(), threading.active_count(),
+        logging.getLogger().handlers + logging.getLogger("reaper").handlers,
+        sys.excepthook, threading.excepthook, len(sys.meta_path),
+        [connection.getsockopt(*option) for option in ((socket.SOL_SOCKET, socket.SO_KEEPALIVE),
+         (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT), (socket.IPPROTO_TCP, socket.TCP_NODELAY))],
+        len(os.listdir("/proc/self/fd")),
+    ]
+"""
+ON_ASYNCIO = """
+import asyncio, reaper.asyncio
+async def served(start, **options):
+    seen = asyncio.Queue()
+    async def handler(reader, writer):
+        await seen.put(looked(writer.get_extra_info("socket")))
+        writer.close()
+    async with await start(handler, "127.0.0.1", 0, **options) as server:
+        _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        found = await seen.get()
+        writer.close()
+        return found
+asked = [asyncio.run(served(asyncio.start_server)), asyncio.run(served(reaper.asyncio.start_server, idle=30))]
+"""
+ON_TRIO = """
+import trio, reaper.trio
+async def served(serve, **options):
+    found = []
+    async def handler(stream):
+        found.append(looked(getattr(stream, "socket", None) or stream.stream.socket))
+        nursery.cancel_scope.cancel()
+    async with trio.open_nursery() as nursery:
+        async def start(*, task_status):
+            await serve(handler, 0, host="127.0.0.1", task_status=task_status, **options)
+        (listener,) = await nursery.start(start)
+        async with await trio.open_tcp_stream(*listener.socket.getsockname()):
+            await trio.sleep_forever()
+    return found[0]
+asked = [trio.run(served, trio.serve_tcp), trio.run(lambda: served(reaper.trio.serve_tcp, idle=30))]
+"""
+
+
+@pytest.mark.parametrize(("framework", "more"), [(ON_ASYNCIO, 0), (ON_TRIO, 1)])
+def test_a_server_of_your_own_changes_nothing_else_of_its_process(
+    framework: str, more: int
+) -> None:
+    """As the guide says: beside the same server without reaper."""
+    code = f"{SNAPSHOT}{framework}asked[0][-1] += {more}\nassert asked[0] == asked[1], asked"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "one task more, and one descriptor" in PAGES["docs/guide.md"]
+
+
 @pytest.mark.slow
 def test_the_page_how_it_works_computes_what_it_shows() -> None:
     page = str(ROOT / "docs" / "how-it-works.md")

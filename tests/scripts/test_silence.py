@@ -27,6 +27,17 @@ def test_the_page_has_a_row_and_a_chapter_for_each_server() -> None:
         assert f"\n## {server.name}\n" in written
 
 
+def test_the_page_says_in_short_which_limits_each_server_has() -> None:
+    page = PAGE.read_text()
+    columns = ("first_byte", "headers", "body", "keep_alive", "write")
+    assert "| sends nothing | half a head | half a body | rests after an answer |" in page
+    for server in SERVERS:
+        (row,) = [line for line in page.splitlines() if line.startswith(f"| {server.name} | ")][:1]
+        cells = [cell.strip() for cell in row.split("|")[2:-1]]
+        says = {name for name, cell in zip(columns, cells, strict=True) if cell != "-"}
+        assert says == set(server.limits) & set(columns), server.name
+
+
 def test_what_is_wrong_is_said_with_its_source() -> None:
     report = {"right": 7, "not_judged": 2, "kinds": [WRONG]}
     written = text({server.name: report for server in SERVERS})
