@@ -4,26 +4,22 @@ for it.
     ended = await play("unopened", target, Speech("http2"))     # how long was it borne?
 
 One rule: *a wait ends when the server ends what the client does*: its stream by
-RST_STREAM, or the connection by GOAWAY or a close, whichever comes first. Frames are
-made by h2 (`pip install h2`); over TLS it is agreed by ALPN, otherwise spoken at once.
+RST_STREAM, or the connection by GOAWAY or a close, whichever comes first. They are acts
+like those of every other client, made by hpack and hyperframe (`pip install h2`); over
+TLS, HTTP/2 is agreed by ALPN, otherwise spoken at once.
 """
 
 from __future__ import annotations
 
-import asyncio
-import ssl
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from time import monotonic
-from typing import TYPE_CHECKING, Any
 
-from .clients import PATIENCE, Ended, Speech
+from .clients import Ended, Speech
 from .drive.connecting import why
 from .drive.protocols import BODY_BYTES
+from .plan.acts import Again, Ask, Begin, Body, Cancel, Done, Kind, Open, Pings, Send, Settled
+from .playing.client import Seen
+from .playing.play import played
 from .units import BadArgument, Target
-
-if TYPE_CHECKING:
-    from h2.connection import H2Connection
 
 EVERY = 0.5
 """Seconds between two acts of a client that goes on."""
@@ -36,357 +32,97 @@ SLOW_WINDOW = 16_384
 """Bytes by which a client that reads slowly opens its window, once every EVERY
 seconds.
 """
+CONTINUATION = b"\0\0\0\x09\0\0\0\0\1"
+EMPTY_DATA = b"\0\0\0\0\0\0\0\0\1"
+PING = b"\0\0\x08\x06\0\0\0\0\0" + b"12345678"
+PRIORITY = b"\0\0\5\2\0\0\0\0\1" + bytes(4) + b"\6"
+OPENS_CONNECTION = b"\0\0\4\x08\0\0\0\0\0" + b"\0\0\0\1"
+SETTINGS = b"\0\0\6\4\0\0\0\0\0" + b"\0\3\0\0\0\x64"
+"""Frames, of the first stream where one is named."""
 
 
-class Http2:
-    """One client with one connection, which is up.
-
-    Attributes:
-        ended: What became of it.
-        stream: The number of its stream; 0 before it has one.
-        begun: Whether its preface was sent.
-        answered: Set when its stream has been answered.
-        settled: Set when the server's first frames, its settings, have been
-            acknowledged.
-        read: Bytes of bodies that came.
+def kinds(speech: Speech) -> dict[str, Kind]:
+    """What a client may do, by name, with the paths of *speech*. In each, the act
+    `since` is the last from which a correct server counts; what comes then goes on.
     """
-
-    def __init__(self, target: Target, speech: Speech, kind: str) -> None:
-        try:
-            import h2.config
-            import h2.connection
-            import h2.events
-            import h2.exceptions
-        except ImportError:
-            raise BadArgument("--http2 needs h2: pip install 'idle-reaper[http2]'") from None
-        self._events, self._errors = h2.events, h2.exceptions
-        self.target, self.speech = target, speech
-        self.connection: H2Connection = h2.connection.H2Connection(
-            h2.config.H2Configuration(client_side=True)
-        )
-        self.ended = Ended(kind)
-        self.stream = 0
-        self.read = 0
-        self.begun = False
-        self.answered = asyncio.Event()
-        self.settled = asyncio.Event()
-        self._writer: asyncio.StreamWriter | None = None
-
-    # ---- what behaviours do
-    def act(self, *, counted: bool = True) -> None:
-        """Send what h2 has made. *counted*: a correct server counts from here on."""
-        if counted:
-            self.ended.since = monotonic()
-        if self._writer is not None:
-            self._writer.write(self.connection.data_to_send())
-
-    def raw(self, data: bytes) -> None:
-        """Send *data*, which h2 would not make."""
-        if self._writer is not None:
-            self._writer.write(data)
-
-    def begin(self, window: int | None = None) -> None:
-        """Send the preface and the settings; *window* is that of each stream, in
-        bytes.
-        """
-        if window is not None:
-            import h2.settings
-
-            code = h2.settings.SettingCodes.INITIAL_WINDOW_SIZE
-            self.connection.local_settings = h2.settings.Settings(
-                client=True, initial_values={code: window}
-            )
-        self.connection.initiate_connection()
-        self.begun = True
-        self.act()
-
-    def head(self, method: str = "GET", path: str = "") -> list[tuple[str, str]]:
-        """The headers of a request."""
-        paths = self.speech.paths
-        return [
-            (":method", method),
-            (":scheme", "https" if self.speech.tls else "http"),
-            (":authority", paths.host or str(self.target)),
-            (":path", path or paths.get),
-        ]
-
-    def ask(self, path: str = "") -> None:
-        """Send a whole request, on a stream of its own."""
-        self.stream = self.connection.get_next_available_stream_id()
-        self.ended.asked += 1
-        self.connection.send_headers(self.stream, self.head(path=path), end_stream=True)
-        self.act()
-
-    def upload(self) -> None:
-        """Send the headers of a request with a long body."""
-        paths = self.speech.paths
-        self.stream = self.connection.get_next_available_stream_id()
-        head = [*self.head(paths.method, paths.post or paths.get)]
-        head.append(("content-length", str(BODY_BYTES)))
-        self.connection.send_headers(self.stream, head)
-        self.act()
-
-    # ---- life
-    async def play(self, behave: Callable[[Http2], Awaitable[None]], patience: float) -> Ended:
-        """Connect, and do what *behave* does until the server ends it, or *patience* is
-        over.
-        """
-        ended = self.ended
-        ended.connected = ended.ready = ended.since = monotonic()
-        try:
-            async with asyncio.timeout(min(patience, PATIENCE)) as limit:
-                reader = await self._connect()
-        except OSError as error:  # a TimeoutError is one
-            ended.failure = "timed out" if limit.expired() else why(error)
-            ended.at = monotonic()
-            return ended
-        ended.ready = ended.since = monotonic()
-        ended.how = "left"
-        acting = asyncio.ensure_future(behave(self))
-        try:
-            async with asyncio.timeout(patience):
-                await self._listen(reader)
-        except TimeoutError:
-            pass
-        except OSError:
-            ended.how = "reset"
-        except self._errors.ProtocolError as error:
-            ended.failure = _named(error)  # the server's
-        finally:
-            acting.cancel()
-            (came_to,) = await asyncio.gather(acting, return_exceptions=True)
-            self._acted(came_to)
-            ended.at = ended.at or monotonic()
-            if self._writer is not None:
-                self._writer.transport.abort()
-        return ended
-
-    def _acted(self, came_to: BaseException | None) -> None:
-        """What the client did has *came_to* that. h2 refuses to go on with a stream
-        that the server has ended, which is no failure.
-        """
-        if came_to is None or isinstance(came_to, asyncio.CancelledError | OSError):
-            return
-        if not isinstance(came_to, self._errors.StreamClosedError):
-            self.ended.failure = self.ended.failure or _named(came_to)
-
-    async def _connect(self) -> asyncio.StreamReader:
-        tls = self.speech.tls
-        context: ssl.SSLContext | None = None
-        if tls is not None:
-            context = ssl.create_default_context(cafile=tls.ca)
-            if tls.insecure:
-                context.check_hostname = False
-                context.verify_mode = ssl.CERT_NONE
-            context.set_alpn_protocols(["h2"])
-        reader, self._writer = await asyncio.open_connection(
-            self.target.host,
-            self.target.port,
-            ssl=context,
-            server_hostname=tls.name if tls else None,
-        )
-        spoken: Any = self._writer.get_extra_info("ssl_object")
-        if spoken is not None and spoken.selected_alpn_protocol() != "h2":
-            raise ConnectionError("the server does not offer h2 by ALPN")
-        return reader
-
-    async def _listen(self, reader: asyncio.StreamReader) -> None:
-        """Read until the server has ended what this client does."""
-        while data := await reader.read(65536):
-            for event in self.connection.receive_data(data):
-                if self._heard(event):
-                    return
-            if self.begun:
-                self.act(counted=False)  # h2 acknowledges settings and pings
-            self.settled.set()
-        self.ended.how = "closed"
-
-    def _heard(self, event: Any) -> bool:
-        """Take in *event*; returns whether it ends what this client does."""
-        events, ended = self._events, self.ended
-        if isinstance(event, events.ResponseReceived):
-            status = dict(event.headers).get(b":status", b"").decode()
-            ended.answer = status.encode()
-            if not status.startswith("2"):
-                ended.wrong[status] += 1
-        elif isinstance(event, events.DataReceived):
-            self.read += len(event.data)
-        elif isinstance(event, events.StreamEnded) and event.stream_id == self.stream:
-            ended.answered += 1
-            ended.since = monotonic()  # the server has sent its last byte by now, not later
-            self.answered.set()
-        elif isinstance(event, events.StreamReset) and event.stream_id == self.stream:
-            ended.said = f"RST_STREAM {int(event.error_code or 0)}".encode()
-            ended.how = "closed"
-            return True
-        elif isinstance(event, events.ConnectionTerminated):
-            ended.said = f"GOAWAY {int(event.error_code or 0)}".encode()
-            ended.how = "closed"
-            return True
-        return False
+    paths = speech.paths
+    asks, much = Ask(paths.get), Ask(paths.much or paths.get)
+    upload = Ask(paths.post or paths.get, paths.method, end=False, length=BODY_BYTES)
+    half = (Begin(), Settled(), Ask(paths.get, whole=False))
+    unopened = (Begin(SMALL_WINDOW, opens=False), much)
+    opens = Open(SLOW_WINDOW)
+    reset = (asks, Cancel(-1))
+    answered = (Begin(), asks, Done(0))
+    byte = Body(0, b"x", end=False)
+    acts = {
+        "mute": (0, ()),
+        "no_stream": (1, (Begin(),)),
+        "half_headers": (3, half),
+        "dripped_headers": (3, (*half, Again((Send(CONTINUATION),), EVERY))),
+        "half_body": (3, (Begin(), upload, Body(0, b"x" * 1000, end=False))),
+        "dripped_body": (2, (Begin(), upload, Again((byte,), EVERY))),
+        "empty_body": (2, (Begin(), upload, Again((Send(EMPTY_DATA),), EVERY))),
+        "unopened": (2, unopened),
+        "unopened_pings": (
+            2,
+            (*unopened, Again((Send(PING + PRIORITY + OPENS_CONNECTION),), EVERY)),
+        ),
+        "slow_reader": (2, (Begin(SLOW_WINDOW, opens=False), much, Again((opens,), EVERY))),
+        "silent": (3, answered),
+        "pings": (3, (*answered, Again((Pings(),), EVERY))),
+        "rapid_reset": (1, (Begin(), Again(reset * FLOOD, FLOOD_EVERY))),
+        "ping_flood": (1, (Begin(), Again((Send(PING * FLOOD),), FLOOD_EVERY))),
+        "settings_flood": (1, (Begin(), Again((Send(SETTINGS * FLOOD),), FLOOD_EVERY))),
+    }
+    return {
+        name: Kind(name=name, speaks="http2", acts=what, limit="any", since=since)
+        for name, (since, what) in acts.items()
+    }
 
 
-def _named(error: BaseException) -> str:
-    """What a failure is called in a table."""
-    return f"{type(error).__name__}: {error}"
-
-
-async def _mute(client: Http2) -> None:
-    """Sends nothing at all."""
-
-
-async def _no_stream(client: Http2) -> None:
-    """Exchanges settings, and never asks."""
-    client.begin()
-
-
-async def _half_headers(client: Http2) -> None:
-    """The beginning of a header block, and never its end."""
-    client.begin()
-    await client.settled.wait()  # nothing may come between: not the acknowledgement of settings
-    block = client.connection.encoder.encode(client.head())
-    head = len(block).to_bytes(3, "big") + b"\x01\x01" + (1).to_bytes(4, "big")
-    client.ended.since = monotonic()  # before: a busy machine may let us wait after the write
-    client.raw(head + block)  # END_STREAM, and no END_HEADERS
-
-
-async def _dripped_headers(client: Http2) -> None:
-    """A header block that is continued every half a second, without an end."""
-    await _half_headers(client)
-    while True:
-        await asyncio.sleep(EVERY)
-        client.raw(b"\x00\x00\x00\x09\x00" + (1).to_bytes(4, "big"))
-
-
-async def _half_body(client: Http2) -> None:
-    """A piece of a body, and no more."""
-    client.begin()
-    client.upload()
-    client.connection.send_data(client.stream, b"x" * 1000)
-    client.act()
-
-
-async def _dripped_body(client: Http2) -> None:
-    """A byte of a body every half a second."""
-    client.begin()
-    client.upload()
-    while True:
-        await asyncio.sleep(EVERY)
-        client.connection.send_data(client.stream, b"x")
-        client.act(counted=False)
-
-
-async def _empty_body(client: Http2) -> None:
-    """Empty DATA frames, one every half a second: they bring nothing."""
-    client.begin()
-    client.upload()
-    while True:
-        await asyncio.sleep(EVERY)
-        client.connection.send_data(client.stream, b"")
-        client.act(counted=False)
-
-
-async def _unopened(client: Http2) -> None:
-    """Asks for much, and never opens its window again."""
-    client.begin(SMALL_WINDOW)
-    client.ask(client.speech.paths.much)
-
-
-async def _unopened_pings(client: Http2) -> None:
-    """The same, with a PING, a PRIORITY and a WINDOW_UPDATE of another kind every half
-    a second.
-    """
-    await _unopened(client)
-    while True:
-        await asyncio.sleep(EVERY)
-        client.connection.ping(b"12345678")
-        client.connection.prioritize(client.stream, weight=7)
-        client.connection.increment_flow_control_window(1)  # the connection's, which is not shut
-        client.act(counted=False)
-
-
-async def _slow_reader(client: Http2) -> None:
-    """Asks for much, and opens its window slowly: it is alive."""
-    client.begin(SLOW_WINDOW)
-    client.ask(client.speech.paths.much)
-    while True:
-        await asyncio.sleep(EVERY)
-        with suppress(ValueError, KeyError):
-            client.connection.increment_flow_control_window(SLOW_WINDOW, client.stream)
-            client.connection.increment_flow_control_window(SLOW_WINDOW)
-        client.act()
-
-
-async def _silent(client: Http2) -> None:
-    """One request, its answer, then nothing."""
-    client.begin()
-    client.ask()
-
-
-async def _pings(client: Http2) -> None:
-    """One request, its answer, then nothing but a PING every half a second."""
-    client.begin()
-    client.ask()
-    await client.answered.wait()
-    while True:
-        await asyncio.sleep(EVERY)
-        client.connection.ping(b"12345678")
-        client.act(counted=False)
-
-
-async def _rapid_reset(client: Http2) -> None:
-    """Requests that are reset as soon as they have been sent, thousands a second."""
-    client.begin()
-    while True:
-        for _ in range(FLOOD):
-            stream = client.connection.get_next_available_stream_id()
-            client.connection.send_headers(stream, client.head(), end_stream=True)
-            client.connection.reset_stream(stream, 8)
-        client.act(counted=False)
-        await asyncio.sleep(FLOOD_EVERY)
-
-
-async def _ping_flood(client: Http2) -> None:
-    """Thousands of PINGs a second."""
-    client.begin()
-    while True:
-        for _ in range(FLOOD):
-            client.connection.ping(b"12345678")
-        client.act(counted=False)
-        await asyncio.sleep(FLOOD_EVERY)
-
-
-async def _settings_flood(client: Http2) -> None:
-    """Thousands of SETTINGS a second."""
-    client.begin()
-    while True:
-        client.raw((b"\x00\x00\x06\x04\x00" + bytes(4) + b"\x00\x03\x00\x00\x00\x64") * FLOOD)
-        await asyncio.sleep(FLOOD_EVERY)
-
-
-KINDS: dict[str, Callable[[Http2], Awaitable[None]]] = {
-    "mute": _mute,
-    "no_stream": _no_stream,
-    "half_headers": _half_headers,
-    "dripped_headers": _dripped_headers,
-    "half_body": _half_body,
-    "dripped_body": _dripped_body,
-    "empty_body": _empty_body,
-    "unopened": _unopened,
-    "unopened_pings": _unopened_pings,
-    "slow_reader": _slow_reader,
-    "silent": _silent,
-    "pings": _pings,
-    "rapid_reset": _rapid_reset,
-    "ping_flood": _ping_flood,
-    "settings_flood": _settings_flood,
-}
-"""What a client may do, by name."""
+KINDS = tuple(kinds(Speech("http2")))
+"""The names of what a client may do."""
 
 
 async def play(kind: str, target: Target, speech: Speech, patience: float = float("inf")) -> Ended:
     """Play one client; it leaves after *patience* seconds (`Ended.how` is "left" then).
 
-    Raises BadArgument: h2 is not installed; KeyError: there is no such kind.
+    Raises BadArgument: hpack or hyperframe is not installed; KeyError: there is no such
+    kind.
     """
-    return await Http2(target, speech, kind).play(KINDS[kind], patience)
+    plays, ended = kinds(speech)[kind], Ended(kind)
+    ended.connected = ended.ready = ended.since = monotonic()
+    where, authority = (target.host, target.port), speech.paths.host or str(target)
+    # The loop's clock is the monotonic one: instants of `seen` are those of `ended`.
+    try:
+        seen = await played(plays, where, patience, tls=speech.tls, authority=authority)
+    except ImportError:
+        raise BadArgument("--http2 needs h2: pip install 'idle-reaper[http2]'") from None
+    except OSError as error:  # a TimeoutError is one
+        ended.failure, ended.at = why(error) or "timed out", monotonic()
+        return ended
+    ended.at = monotonic() if seen.ended is None else seen.ended
+    if seen.refused:
+        ended.failure = seen.refused
+        return ended
+    _tell(ended, plays, seen)
+    return ended
+
+
+def _tell(ended: Ended, kind: Kind, seen: Seen) -> None:
+    """What a client of *kind* saw, in the words of all clients."""
+    ended.how = "left" if seen.ended is None else "reset" if seen.how == "reset" else "closed"
+    ended.said = seen.how.encode() if seen.how.startswith(("GOAWAY", "RST_STREAM")) else b""
+    ended.failure = seen.broke
+    ended.ready = seen.marks[0][1]
+    since = min(kind.since or 0, len(seen.marks) - 1)
+    done = since and isinstance(kind.acts[since - 1], Done)
+    # An act counts from its beginning: a busy machine may let us wait after the write.
+    ended.since = seen.marks[since][1 if done or not since else 0]
+    for status, _, end in seen.streams:
+        ended.asked += 1
+        ended.answered += end == "whole"
+        if status:
+            ended.answer = str(status).encode()
+            if not 200 <= status < 300:
+                ended.wrong[str(status)] += 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..plan.acts import Drip, Kind, Pings, Want
-from .client import OWN_LAG, Seen
+from ..playing.client import OWN_LAG, Seen
 
 HELD = "held"
 

@@ -8,6 +8,7 @@ that is a claim as well: nothing here is waited for at the client's cost.
 from __future__ import annotations
 
 from ..plan.acts import HELLO, Act, Deaf, Drip, Hear, Kind, Rest, Send, Shut, Take, Until, Want
+from ..plan.requests import GOODBYE, PING, frame, get, post
 
 LIMIT = 1.0
 """Seconds of every timeout of the guarded servers."""
@@ -16,17 +17,6 @@ NEAR = 0.85
 """Seconds of a rest that ends in the last 150 ms of a timeout."""
 LONG = 1.6
 """Seconds longer than every timeout and a tick."""
-
-
-def get(path: str = "/", *headers: str, method: str = "GET", version: str = "1.1") -> bytes:
-    """A request without a body."""
-    lines = [f"{method} {path} HTTP/{version}", "Host: localhost", *headers, "", ""]
-    return "\r\n".join(lines).encode()
-
-
-def post(path: str = "/echo", body: bytes = b"hello", *headers: str) -> bytes:
-    """A request with *body*."""
-    return get(path, f"Content-Length: {len(body)}", *headers, method="POST") + body
 
 
 CHUNKED = get("/echo", "Transfer-Encoding: chunked", method="POST")
@@ -525,17 +515,7 @@ UPGRADE = get(
     "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
 )
 SWITCHED = b"HTTP/1.1 101"
-MASK = bytes(4)
-"""Every mask is of zeros, so that what is sent is what is read."""
-
-
-def frame(data: bytes, opcode: int = 1, *, last: bool = True) -> bytes:
-    """A frame of a WebSocket client; *data* has at most 125 bytes."""
-    return bytes([opcode | (0x80 if last else 0), 0x80 | len(data)]) + MASK + data
-
-
 OPENED = (Send(UPGRADE), Until(text=b"\r\n\r\n"))
-PONG, PING, GOODBYE = 10, 9, 8
 
 WEBSOCKETS = (
     Kind(

@@ -31,7 +31,8 @@ from ..plan.acts import (
     Up,
     Want,
 )
-from .kinds import HALF_HEAD, HEAD_OF_POST, HTTP_DIES, HTTP_LIVES, OPENED, frame, get, post
+from ..plan.requests import frame, get, post
+from .kinds import HALF_HEAD, HEAD_OF_POST, HTTP_DIES, HTTP_LIVES, OPENED
 
 FAR, FURTHER = 0.02, 0.08
 """Seconds that everything travels in each direction."""

@@ -15,12 +15,13 @@ from ..clients import Speech
 from ..drive.protocols import Paths
 from ..drive.wire import Tls
 from ..plan.acts import HELLO, Act, Begin, Kind, Send, Until, Want
+from ..plan.requests import get, post
+from ..playing.client import Seen
+from ..playing.play import played
 from ..probe import Finding, probe
 from ..units import Target
-from .client import Seen
 from .judge import judged
-from .kinds import OPENED, SWITCHED, get, post
-from .play import played
+from .kinds import OPENED, SWITCHED
 from .subject import Limit, Subject
 
 PATIENCE = 10.0

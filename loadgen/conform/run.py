@@ -13,12 +13,12 @@ from dataclasses import replace
 from typing import Protocol
 
 from ..plan.acts import At, Kind
-from .client import Seen
+from ..playing.client import Seen
+from ..playing.play import played
 from .control import Lag, control
 from .kinds import HTTP_DIES, HTTP_LIVES, LINES, WEBSOCKETS
 from .kinds_ends import AGES, OWN_LIMITS, SERVER_ENDS, STOPS, TLS, TUNNELS
 from .kinds_http2 import HTTP2
-from .play import played
 from .subject import NotJudged, Subject, fitted
 from .verdicts import NOT_JUDGED, RIGHT, WRONG, Verdict, judge, too_far
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..plan.acts import Busy, Drip, Kind, Rest, Take, Until
+from ..playing.client import Seen
 from ..units import seconds
-from .client import Seen
 from .grounds import Ground, ground
 from .judge import End, judged, meets
 from .subject import STOP, Limit, Subject

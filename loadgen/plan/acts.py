@@ -114,13 +114,16 @@ class Settled:
 @dataclass(frozen=True)
 class Ask:
     """A request on a stream of its own: its head, and whether that is all. *pieces*: in
-    how many frames the head comes.
+    how many frames the head comes; *whole*: whether the last of them says that it is.
+    *length*: the Content-Length that it names; None: none.
     """
 
     path: str = "/"
     method: str = "GET"
     end: bool = True
     pieces: int = 1
+    whole: bool = True
+    length: int | None = None
 
 
 @dataclass(frozen=True)
@@ -144,9 +147,17 @@ class Trailers:
 
 @dataclass(frozen=True)
 class Cancel:
-    """RST_STREAM of the stream."""
+    """RST_STREAM of the stream; -1: of the last one."""
 
     stream: int
+
+
+@dataclass(frozen=True)
+class Again:
+    """Do *acts* again and again, *every* so many seconds, without an end."""
+
+    acts: tuple[Act, ...]
+    every: float
 
 
 @dataclass(frozen=True)
@@ -216,7 +227,7 @@ Act = (
     | Ask
     | Body
     | Trailers
-) | (Settled | Cancel | Pings | Settings | Open | Done)
+) | (Settled | Cancel | Pings | Settings | Open | Done | Again)
 
 
 @dataclass(frozen=True)

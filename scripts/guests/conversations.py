@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from loadgen.conform.client import Address
-from loadgen.conform.play import played
 from loadgen.plan.acts import (
     HELLO,
     Act,
@@ -34,6 +32,8 @@ from loadgen.plan.acts import (
     Trailers,
     Want,
 )
+from loadgen.playing.client import Address
+from loadgen.playing.play import played
 from reaper.config.flags import Parser
 
 from ..serving import DidNotStart

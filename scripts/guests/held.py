@@ -11,10 +11,11 @@ import asyncio
 import json
 from collections import Counter
 
-from loadgen.conform.client import PATIENCE, Address
-from loadgen.conform.kinds import OPENED, frame, get
-from loadgen.conform.play import played
+from loadgen.conform.kinds import OPENED
 from loadgen.plan.acts import HELLO, Ask, Begin, Done, Kind, Reset, Send, Shut, Until, Want
+from loadgen.plan.requests import frame, get
+from loadgen.playing.client import PATIENCE, Address
+from loadgen.playing.play import played
 
 from .columns import Column
 

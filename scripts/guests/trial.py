@@ -14,14 +14,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadgen.conform.client import OWN_LAG, PATIENCE, Address, Seen
 from loadgen.conform.control import Lag, control
 from loadgen.conform.judge import End, judged
 from loadgen.conform.kinds import HIDDEN, HTTP_DIES, HTTP_LIVES, LIMIT, LINES, TICK, WEBSOCKETS
 from loadgen.conform.kinds_ends import AGES, OWN_LIMITS, SERVER_ENDS, STOPS, TLS, TUNNELS
 from loadgen.conform.kinds_http2 import HTTP2
-from loadgen.conform.play import played
 from loadgen.plan.acts import Kind
+from loadgen.playing.client import OWN_LAG, PATIENCE, Address, Seen
+from loadgen.playing.play import played
 
 from ..serving import Server, free_port, serving
 from ..tools import certificate

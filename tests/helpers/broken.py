@@ -14,7 +14,7 @@ import ssl
 from contextlib import suppress
 from typing import Any
 
-from loadgen.conform.client import reset_on_close
+from loadgen.playing.client import reset_on_close
 
 LIMIT = 0.6
 """Seconds of each of its limits."""

@@ -11,7 +11,8 @@ from h2.connection import H2Connection
 from h2.settings import SettingCodes
 
 from loadgen.clients import Speech
-from loadgen.http2 import Http2
+from loadgen.plan.acts import HELLO, Ask, Begin, Done, Kind, Want
+from loadgen.playing.play import played
 from loadgen.units import Target
 from tests.helpers.http2_frames import DATA, RST_STREAM, frames, opening
 
@@ -22,31 +23,15 @@ def one_takes_nothing(
     """Ask the server at *target* for much on stream 1, whose window is never opened
     again, and on stream 3 for an answer that takes longer than *limit*, seconds.
 
-    Returns: the streams that were reset, in that order, and how many answers were
+    Returns: the streams that were reset, by number, and how many answers were
     whole.
     """
-    reset: list[int] = []
-
-    async def both(client: Http2) -> None:
-        client.begin(1000)
-        client.ask("/big")
-        client.ask(f"/slow?{limit + 1.5:g}")
-        await client.answered.wait()
-
-    async def run() -> int:
-        client = Http2(target, speech, "both")
-        heard = client._heard
-
-        def note(event: object) -> bool:
-            if type(event).__name__ == "StreamReset":
-                reset.append(event.stream_id)  # type: ignore[attr-defined]
-            heard(event)
-            return client.answered.is_set() or type(event).__name__ == "ConnectionTerminated"
-
-        client._heard = note  # type: ignore[method-assign]
-        return (await client.play(both, patience)).answered
-
-    return reset, asyncio.run(run())
+    asks = (Begin(1000, opens=False), Ask("/big"), Ask(f"/slow?{limit + 1.5:g}"), Done(1))
+    kind = Kind(name="both", speaks="http2", acts=asks, answers=(Want(None, status=0), HELLO))
+    seen = asyncio.run(played(kind, (target.host, target.port), patience, tls=speech.tls))
+    ends = [end for _, _, end in seen.streams]
+    reset = [2 * place + 1 for place, end in enumerate(ends) if end.startswith("RST_STREAM")]
+    return reset, ends.count("whole")
 
 
 def all_share_a_window(client: socket.socket, streams: int, size: int, takes: float) -> int:

@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..drive import wire
+from ..drive.connecting import why
 from ..plan import acts as does
 from ..plan.acts import Kind, Want
-from .kinds import GOODBYE, get
+from ..plan.requests import GOODBYE, get
 
 OWN_LAG = 0.06
 """Seconds by which an act may be late; beyond it the client proves nothing."""
@@ -52,6 +53,7 @@ class Seen:
         lost: Whether a request was on its way that the server neither answered nor
             refused, and it had not said that it would close.
         broke: The law that the server has broken while it answered; "": none was seen.
+        refused: Why TLS was not agreed on; "": it was, or is not spoken.
         streams: Of HTTP/2: status, body and end of each stream, in order.
     """
 
@@ -64,6 +66,7 @@ class Seen:
     behind: bool = False
     lost: bool = False
     broke: str = ""
+    refused: str = ""
     streams: list[tuple[int, bytes, str]] = field(default_factory=list)
 
 
@@ -72,10 +75,12 @@ class Client:
 
     Attributes:
         scheme: That of what it asks for.
+        authority: The host of what it asks for in HTTP/2.
         alpn: The protocol that TLS has to agree on; empty: any.
     """
 
     scheme = "http"
+    authority = "localhost"
     alpn = ""
 
     def __init__(self, kind: Kind, sock: socket.socket, stop: float = 0.0) -> None:
@@ -178,6 +183,10 @@ class Client:
         try:
             await self.loop.sock_sendall(self.sock, data)
         except OSError:
+            with suppress(TimeoutError):  # what the server said before is read first
+                async with asyncio.timeout(LOOK):
+                    await self.over.wait()
+            self._end("reset")
             raise Gone from None
 
     # ---- acts
@@ -228,6 +237,11 @@ class Client:
             await self.rest(max(0.0, self.stop + act.seconds - self.loop.time()))
         elif isinstance(act, does.Busy):
             await self._busy(act)
+        elif isinstance(act, does.Again):
+            while True:
+                await self.rest(act.every)
+                for each in act.acts:
+                    await self.do(each)
         else:
             raise TypeError(f"{type(act).__name__} is no act of {self.kind.speaks}")
 
@@ -400,28 +414,30 @@ class Tls(Client):
         """
         try:
             await self.shake()
-        except (Gone, ssl.SSLError):
+        except (Gone, ssl.SSLError) as error:
             self._end("closed in the handshake")
+            self.seen.refused = why(error) if isinstance(error, OSError) else "TLS"
             return
         if self.alpn and self._up and self._tls.selected_alpn_protocol() != self.alpn:
-            self._end(f"does not offer {self.alpn}")
+            self.seen.refused = f"the server does not offer {self.alpn} by ALPN"
+            self._end(self.seen.refused)
 
     def _arrived(self, data: bytes) -> None:
         self._came.write(data)
-        plain = b""
+        plain, end = b"", ""
         try:
-            while self._up:
+            while self._up and not end:
                 piece = self._tls.read(1 << 16)
-                if not piece:  # close_notify
-                    self._end("close_notify")
-                    break
                 plain += piece
+                end = "" if piece else "close_notify"
         except ssl.SSLWantReadError:
             pass
-        except ssl.SSLError:  # an alert
-            self._end("alert")
+        except ssl.SSLError:
+            end = "alert"
         if plain:
-            super()._arrived(plain)
+            super()._arrived(plain)  # before the end that stands behind it
+        if end:
+            self._end(end)
 
     async def _write(self, data: bytes) -> None:
         if not self._up:

@@ -12,7 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpack import Decoder, Encoder
+from hpack import Decoder, Encoder, HPACKError
+from hyperframe.exceptions import HyperframeError
 from hyperframe.frame import (
     ContinuationFrame,
     DataFrame,
@@ -93,8 +94,9 @@ class Http2(Client):
             flags = ["END_HEADERS", "END_STREAM"]
             await self.frame(HeadersFrame(2 * act.stream + 1, block, flags=flags))
         elif isinstance(act, does.Cancel):
-            self.stream(act.stream).end = CANCELLED  # it is closed: no window of it is opened
-            await self.frame(RstStreamFrame(2 * act.stream + 1, 8))
+            which = act.stream if act.stream >= 0 else len(self._asked) + act.stream
+            self.stream(which).end = CANCELLED  # it is closed: no window of it is opened
+            await self.frame(RstStreamFrame(2 * which + 1, 8))
         elif isinstance(act, does.Settings):
             code = SettingsFrame.INITIAL_WINDOW_SIZE
             for number in self._may:
@@ -124,15 +126,18 @@ class Http2(Client):
         self.streams[number] = Stream(window=self.first_window)
         self._may[number] = self.begin.window
         head = [(":method", act.method), (":path", act.path)]
-        head += [(":scheme", self.scheme), (":authority", "localhost")]
+        head += [(":scheme", self.scheme), (":authority", self.authority)]
         if act.method == "CONNECT":
             head += [(":protocol", "websocket"), ("sec-websocket-version", "13")]
+        if act.length is not None:
+            head.append(("content-length", str(act.length)))
         block = self._encoder.encode(head)
         size = -(-len(block) // act.pieces)
         cut = [block[place : place + size] for place in range(0, len(block), size)]
         frames: list[Any] = [HeadersFrame(number, cut[0], flags=["END_STREAM"] if act.end else [])]
         frames += [ContinuationFrame(number, piece) for piece in cut[1:]]
-        frames[-1].flags.add("END_HEADERS")
+        if act.whole:
+            frames[-1].flags.add("END_HEADERS")
         await self.send(b"".join(frame.serialize() for frame in frames))
 
     async def _body(self, act: does.Body) -> None:
@@ -168,6 +173,14 @@ class Http2(Client):
         return update
 
     def took(self, data: bytes) -> None:
+        try:
+            self._takes(data)
+        except (HyperframeError, HPACKError, ValueError) as error:
+            self.seen.broke = f"ProtocolError: {error}"
+            self._end("speaks no HTTP/2")
+        self._answer()
+
+    def _takes(self, data: bytes) -> None:
         self._held += data
         while len(self._held) >= 9:
             frame, length = Frame.parse_frame_header(memoryview(bytes(self._held[:9])))
@@ -177,7 +190,6 @@ class Http2(Client):
             del self._held[: 9 + length]
             frame.parse_body(memoryview(body))
             self._frame(frame, length)
-        self._answer()
 
     async def send(self, data: bytes) -> None:
         await super().send(data)

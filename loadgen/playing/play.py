@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from ..drive import wire
 from ..plan.acts import Kind
-from .client import ANY, Address, Client, Seen, Tls
+from .client import ANY, PATIENCE, Address, Client, Seen, Tls
 
 
 def client_of(kind: Kind, sock: socket.socket, stop: float, tls: wire.Tls | None) -> Client:
@@ -21,7 +21,7 @@ def client_of(kind: Kind, sock: socket.socket, stop: float, tls: wire.Tls | None
     """
     tls = ANY if tls is None and kind.speaks == "tls" else tls
     if kind.speaks in ("http2", "websocket2"):
-        from .client_http2 import Http2, Http2OverTls
+        from .http2 import Http2, Http2OverTls
 
         if tls is None:
             return Http2(kind, sock, stop)
@@ -36,28 +36,33 @@ async def played(
     after: float = 0.0,
     stop: float = 0.0,
     tls: wire.Tls | None = None,
+    authority: str = Client.authority,
 ) -> Seen:
     """A client of *kind*, from its connect to its end; it comes *after* so many
     seconds. *stop*: when the server is told to stop, by the loop's clock; *tls*: how
-    TLS is spoken, None: only by who speaks nothing else.
+    TLS is spoken, None: only by who speaks nothing else. Raises OSError: it cannot
+    connect, a TimeoutError if nobody says so.
     """
     loop = asyncio.get_running_loop()
     await asyncio.sleep(after)
-    sock = socket.socket()
+    sock = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if kind.window:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, kind.window)
     began = loop.time()
     try:
-        await loop.sock_connect(sock, address)
+        async with asyncio.timeout(PATIENCE):
+            await loop.sock_connect(sock, address)
     except OSError:
         sock.close()
         raise
     client = client_of(kind, sock, stop, tls)
+    client.authority = authority
     try:
         if isinstance(client, Tls):
-            await client.shake_or_end()
+            async with asyncio.timeout(max(patience, PATIENCE)):
+                await client.shake_or_end()
         client.seen.marks.append((began, loop.time()))
         return await client.play(patience)
     finally:
