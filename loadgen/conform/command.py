@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from importlib import resources
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -299,6 +300,10 @@ def run(options: argparse.Namespace) -> int:
     if options.compare and not options.other:
         raise BadArgument("--compare: name the other server: --compare -- COMMAND")
     check_files(options)
+    if not options.no_learn and find_spec("h11") is None:
+        raise BadArgument(
+            "limits are learnt by h11: pip install 'idle-reaper[http]', or give them and --no-learn"
+        )
     limits, off, tick = given(options)
     subject = replace(subject, limits=limits, tick=tick)
     with closing(Display(sys.stderr, options.quiet)) as display:

@@ -16,7 +16,9 @@ from .report import counted, said
 from .subject import Subject
 from .verdicts import NOT_JUDGED, RIGHT, WRONG, Verdict
 
-HEAD = ("the client", "verdict", "after", "ground", "what was wrong, or why it is not judged")
+WRONGS = ("the client", "what was wrong", "ground", "what it saw")
+JUDGED = ("the client", "verdict", "after", "ground")
+LEFT = ("why", "kinds", "the clients")
 
 
 def write_page(verdicts: Sequence[Verdict], subject: Subject, target: str, path: Path) -> None:
@@ -41,10 +43,22 @@ def page(verdicts: Sequence[Verdict], subject: Subject, target: str) -> str:
             )
         ),
     ]
+    wrong = [each for each in verdicts if each.word == WRONG]
+    if wrong:
+        rows = [(said(each.kind), each.why, _ground(each), each.saw) for each in wrong]
+        body.append(card("what is wrong", "all of it, with its ground", table(WRONGS, rows, set())))
     for group in GROUPS:
         mine = [each for each in verdicts if each.ground.group == group]
-        if mine:
-            body.append(card(group, _words(mine), table(HEAD, map(_row, mine), {2})))
+        judged = [each for each in mine if each.word != NOT_JUDGED]
+        if judged:
+            body.append(card(group, _words(mine), table(JUDGED, map(_row, judged), {2})))
+    left: dict[str, list[str]] = {}
+    for each in verdicts:
+        if each.word == NOT_JUDGED:
+            left.setdefault(each.why, []).append(said(each.kind))
+    if left:
+        others = [(why, str(len(names)), "; ".join(names)) for why, names in left.items()]
+        body.append(card("what is not judged", "and why", table(LEFT, others, {1})))
     lag = max((each.lag_s for each in verdicts), default=0.0)
     note = "T is the limit that a client is measured by. "
     body.append(footer([note + f"The machine was up to {seconds(lag)} late."]))
@@ -57,8 +71,10 @@ def _words(verdicts: Sequence[Verdict]) -> str:
 
 
 def _row(verdict: Verdict) -> tuple[str, ...]:
+    after = "-" if verdict.after_s is None else seconds(verdict.after_s)
+    return said(verdict.kind), verdict.word, after, _ground(verdict)
+
+
+def _ground(verdict: Verdict) -> str:
     about = verdict.ground
-    after = "" if verdict.after_s is None else seconds(verdict.after_s)
-    why = f"{about.level} {about.source or about.why}"
-    seen = f"{verdict.why}; saw {verdict.saw}" if verdict.word == WRONG else verdict.why
-    return said(verdict.kind), verdict.word, after, why, seen
+    return f"{about.level}: {about.source or about.why}"

@@ -66,7 +66,8 @@ class Served:
         how = "did not listen" if self.status is None else f"ended with status {self.status}"
         raise BadArgument(
             f"{self.command[0]} {how} at port {self.address[1]}: {{port}} in the command stands"
-            f" for it, as PORT in its environment does; it said: {self.said()!r}"
+            f" for it, as PORT in its environment does; if it has a port of its own, name it:"
+            f" conform {HOST}:8080 -- COMMAND; it said: {self.said()!r}"
         )
 
     @property

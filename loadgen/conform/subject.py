@@ -113,7 +113,7 @@ def fitted(kind: Kind, subject: Subject) -> Kind:
         raise NotJudged(f"the server speaks no {SPOKEN.get(kind.speaks, kind.speaks)}")
     if kind.limit and kind.limit != STOP and kind.limit not in subject.limits:
         raise NotJudged(
-            f"no limit was seen within {seconds(subject.wait)}, and none is given:"
+            f"no limit is known of {seconds(subject.wait)} or less:"
             f" --{kind.limit.replace('_', '-')}"
         )
     if kind.world == "ends" and "max_age" not in subject.limits:
