@@ -99,7 +99,10 @@ def load_planted(path: Path) -> Planted:
         if not isinstance(faults, dict):
             raise BadArgument("faults must be a table: write [faults]")
         return Planted(faults, parse_duration(str(table.get("ahead", "0"))))
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        wanted = "give a TOML file with a table [faults]"
+        raise BadArgument(f"--faults {path}: {error.strerror}: {wanted}") from None
+    except ValueError as error:
         raise BadArgument(f"--faults {path}: {error}") from None
 
 

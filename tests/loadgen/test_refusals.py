@@ -201,5 +201,8 @@ def test_a_bad_file_of_faults(text: str, complaint: str, tmp_path: Path, refused
 def test_faults_that_cannot_be_read_leave_no_folder(tmp_path: Path, refused: Refused) -> None:
     pytest.importorskip("pyarrow")
     out = tmp_path / "out"
-    refused(["simulate", f"--journal={out}", "--faults=nofile"], "--faults nofile")
+    refused(
+        ["simulate", f"--journal={out}", "--faults=nofile"],
+        "--faults nofile: No such file or directory: give a TOML file",
+    )
     assert not out.exists()
