@@ -1,7 +1,7 @@
 # The commands a newcomer types. Each does all the set-up it needs, on a machine that has CPython 3.11+ and make.
 #
 #   make demo [CONNECTIONS=10000]   start the server, drive it with real connections, print the verdict
-#   make test [JOBS=4]              run every test, in four processes, for half of the time tests wait: ten minutes on two cores
+#   make test [JOBS=4]              run every test, in four processes, for half of the time tests wait: 15 minutes on two cores
 #   make test-quick                 the tests that need no Java and no crowd of connections: about a minute on two cores
 #   make test-latest                the tests of guarded servers with the newest release of each, in a second environment
 #   make uvicorn-demo               a FastAPI application under uvicorn twice, stock and guarded; both probed
