@@ -25,7 +25,7 @@ import functools
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Unpack, cast
+from typing import Any, ClassVar, Unpack, cast
 
 from ..config.settings import ReaperConfig
 from ..driver import served, sockets
@@ -142,7 +142,15 @@ class OnTransport(Served):
 
     __slots__ = ()
 
+    hears: ClassVar[bool] = False
+    """Whether `heard` is to be told of the bytes that wake the guard."""
+
     wire: TransportWire
+
+    def heard(self, data: bytes) -> None:
+        """Override: *data*, which wakes the guard, is about to be given to the
+        server.
+        """
 
     @property
     def transport(self) -> Any:
@@ -346,7 +354,7 @@ def _waking(kind: Any) -> Any:
     """
 
     def data_received(self: Any, data: bytes) -> None:
-        _wake(self, kind)
+        _wake(self, kind, data)
         kind.data_received(self, data)
 
     def buffer_updated(self: Any, count: int) -> None:
@@ -358,14 +366,18 @@ def _waking(kind: Any) -> Any:
     return _derived(kind, data_received=data_received)
 
 
-def _wake(protocol: Any, kind: Any) -> None:
-    """Bytes have come for *protocol*, whose class was *kind* before it rested."""
+def _wake(protocol: Any, kind: Any, data: bytes = b"") -> None:
+    """Bytes, *data* if they are known, have come for *protocol*, whose class was *kind*
+    before it rested.
+    """
     asleep = _ASLEEP.pop(id(protocol), None)
     try:
         protocol.__class__ = kind
         if asleep is not None:
             cast(TransportWire, asleep.wire).woke(protocol)
             asleep.woke(asleep.wire.info())
+            if data and cast(OnTransport, asleep).hears:
+                cast(OnTransport, asleep).heard(data)
     except Exception:  # the server gets its bytes, whatever becomes of the guard
         log.exception("a guard could not be woken")
 

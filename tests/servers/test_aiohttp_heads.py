@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("aiohttp")
 
+from aiohttp import web
 from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http_parser import HttpRequestParser
 
 from reaper.driver.served import TIMED_OUT
 from reaper.policy import reasons
 from reaper.servers.aiohttp.server import Aiohttp
+from scripts.serving import PATIENCE
 from tests.helpers.served import bare
+from tests.helpers.servers_here import server_here
 
+SETTINGS = {
+    **{f"TIMEOUTS_{phase}": "1h" for phase in ("FIRST_BYTE", "KEEP_ALIVE", "BODY", "WRITE")},
+    "TIMEOUTS_HEADERS": "600ms",
+    "TICK": "100ms",
+}
 WHOLE = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
 
 
@@ -57,3 +68,38 @@ def test_a_connection_is_told_408_at_keep_alive_only_if_a_head_has_begun() -> No
     assert bare(Known, "begun").answer(reasons.KEEP_ALIVE) == TIMED_OUT
     assert bare(Known, "silent").answer(reasons.KEEP_ALIVE) == b""
     assert bare(Known, "begun").answer(reasons.MAX_AGE) == b""
+
+
+async def handle(request: web.Request) -> web.Response:
+    return web.Response(text="ok")
+
+
+def until(client: socket.socket, end: bytes) -> bytes:
+    """What comes to *client* until it ends so, or the connection does."""
+    heard = b""
+    while not heard.endswith(end) and (data := client.recv(1000)):
+        heard += data
+    return heard
+
+
+@pytest.mark.slow
+def test_half_a_head_in_one_piece_with_a_request_is_ended_by_its_own_limit(tmp_path: Path) -> None:
+    """And not by `keep_alive`, an hour here; one that becomes whole is answered, and
+    its connection rests.
+    """
+    app = web.Application()
+    app.router.add_get("/", handle)
+    with (
+        server_here("aiohttp", tmp_path / "log", None, app, SETTINGS) as here,
+        socket.create_connection(here.address, PATIENCE) as stops,
+        socket.create_connection(here.address, PATIENCE) as goes_on,
+    ):
+        for client in (stops, goes_on):
+            client.sendall(WHOLE + WHOLE[:9])
+            until(client, b"ok")
+        time.sleep(0.3)
+        goes_on.sendall(WHOLE[9:])
+        assert until(goes_on, b"ok")
+        assert until(stops, b"\n").startswith(b"HTTP/1.1 408 ")
+        goes_on.sendall(WHOLE)
+        assert until(goes_on, b"ok")

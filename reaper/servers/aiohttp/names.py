@@ -10,7 +10,8 @@ AIOHTTP = Foreign(
     "aiohttp",
     ("3.12", "3.14.5"),
     {
-        "aiohttp.http_parser:HttpRequestParser": "feed_eof",
+        "aiohttp.base_protocol:BaseProtocol": "connection_made",
+        "aiohttp.http_parser:HttpRequestParser": "feed_data feed_eof",
         "aiohttp.http_writer:StreamWriter": "_compress _eof length output_size",
         "aiohttp.web_protocol:RequestHandler": """
             _current_request _messages _parser _payload_parser _request_factory _request_in_progress _waiter close

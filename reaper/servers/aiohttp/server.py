@@ -15,6 +15,8 @@ from http import HTTPStatus
 from typing import Any
 
 from aiohttp import HttpVersion11, web
+from aiohttp.base_protocol import BaseProtocol
+from aiohttp.http_parser import HttpRequestParser
 from aiohttp.log import server_logger
 
 from ...asyncio import transports
@@ -24,7 +26,7 @@ from ...asyncio.serve import loop_factory
 from ...config.durations import NEVER
 from ...config.settings import ReaperConfig
 from ...driver.driver import Call
-from ...driver.served import each_served
+from ...driver.served import Terms, Wire, each_served
 from ...errors import printable
 from ...policy import Phase
 from ..abandoned import Abandoned, link_of
@@ -36,7 +38,31 @@ from .streams import end_streams
 class Aiohttp(OnTransport):
     """A connection of aiohttp's server."""
 
-    __slots__ = ()
+    __slots__ = ("_part", "_said")
+
+    hears = True
+
+    def __init__(self, terms: Terms, uid: int, wire: Wire) -> None:
+        super().__init__(terms, uid, wire)
+        self._said = b""  # what woke the guard, if it may end in a part of a head
+        self._part = -1  # bytes that had come with it; -1: there was none
+
+    def heard(self, data: bytes) -> None:
+        if not data.endswith(END) and len(data) <= MOST_KEPT:
+            info = self.wire.info()
+            self._said, self._part = data, -1 if info is None else info.received
+
+    def _has_part(self) -> bool:
+        """Whether a part of a head came in one piece with what was answered last, and
+        nothing since.
+        """
+        said, self._said = self._said, b""
+        if said and not _ends_in_a_part(said):
+            self._part = -1
+        if self._part < 0:
+            return False
+        info = self.wire.info()
+        return info is not None and info.received == self._part
 
     def phase(self) -> Phase:
         transport = self.transport
@@ -46,7 +72,9 @@ class Aiohttp(OnTransport):
         request = handler._current_request
         if request is None:
             answering = handler._request_in_progress or handler._messages
-            return Phase.IN_FLIGHT if answering else Phase.KEEP_ALIVE
+            if answering:
+                return Phase.IN_FLIGHT
+            return Phase.HEADERS if self._has_part() else Phase.KEEP_ALIVE
         read = request.content.is_eof() or not transport.is_reading()
         return Phase.IN_FLIGHT if read else Phase.BODY
 
@@ -72,6 +100,31 @@ class Aiohttp(OnTransport):
         handler._request_factory = partial(_last, handler._request_factory)
         if handler._current_request is not None:
             _wants_close(handler._current_request)
+
+
+END = b"\r\n\r\n"
+"""What the head of a request ends with."""
+MOST_KEPT = 65536
+"""Bytes; a longer piece is not kept, to be looked at, until the guard looks."""
+
+
+def _ends_in_a_part(data: bytes) -> bool:
+    """Whether *data* ends in a part of a head, behind at least one whole request.
+
+    aiohttp's parser does not show a part, so *data* is parsed once more by another.
+    """
+    loop = asyncio.get_running_loop()
+    parser = HttpRequestParser(BaseProtocol(loop), loop, MOST_KEPT)
+    try:
+        messages, upgraded, _ = parser.feed_data(data)
+        if not messages or upgraded or not messages[-1][1].is_eof():
+            return False
+    except Exception:  # the server's own has found that, too
+        return False
+    try:
+        return parser.feed_eof() is not None
+    except Exception:
+        return True  # what it has makes no request
 
 
 def _last(factory: Callable[..., Any], *given: Any) -> Any:
