@@ -43,6 +43,7 @@ PROGRAMS = {
         Program("memory", "heart.memory", "Memory of a connection"),
         Program("mass", "heart.mass", "The longest pause"),
         Program("journal", "heart.journal_cost", "The journal"),
+        Program("keeper", "heart.keepers", "A keeper of what can be idle"),
         Program("exchanges", "servers.exchanges", "An exchange in instructions and system calls"),
         Program("guarded", "servers.guarded", "A request in instructions, stock and guarded"),
         Program("servers", "servers.run", "A request, ours and other servers'"),
