@@ -20,11 +20,7 @@ from reaper.asyncio import journal_clock
 from reaper.journal import Journal
 from reaper.keeper import law
 from reaper.keeper.law import Law
-from reaper.pipeline.audit.run import Settings, audit
-from reaper.pipeline.engine import use
-from reaper.pipeline.read.inputs import check
 from reaper.testing.on_asyncio import VirtualLoop
-from tests.helpers.pipeline_traffic import on_spark
 
 if TYPE_CHECKING:
     from tests.conftest import Ran
@@ -223,26 +219,6 @@ def test_a_use_that_is_never_left_accuses_too(
     broken(monkeypatch, "what is dismissed is ended in use")
     told(tmp_path / "journal", "gaps", story)
     assert audited(call, tmp_path)[:2] == (1, {"activity_after_end": 1})
-
-
-@on_spark
-def test_spark_finds_the_same(
-    real_spark: Any, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written(tmp_path / "kept", "full", "slow")
-    broken(monkeypatch, "nothing is ended")
-    told(tmp_path / "broken", "gaps", used_once)
-    for name, verdict in ("kept", "ok_reaped"), ("broken", "missed"):
-        server = check([tmp_path / name])
-        answers = []
-        for engine, session in (("embedded", spark), ("spark", real_spark)):
-            before = use(engine)
-            try:
-                answers.append(audit(session, server, None, tmp_path / "out", Settings()).summary)
-            finally:
-                use(before)
-        assert answers[0] == answers[1]
-        assert answers[0]["verdicts"][verdict] > 0
 
 
 def test_advise_says_which_time_to_live(call: Ran, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from reaper.pipeline.audit.run import Settings, audit
 from reaper.pipeline.engine import use
 from reaper.pipeline.read.inputs import check
 from tests.helpers.pipeline_traffic import MS, WALL, Clock, S, journal, on_spark, only, play
+from tests.keeper import test_journal as of_keepers
 from tests.pipeline.test_kinds import adds_up, answer, changed, column
 
 pytestmark = pytest.mark.slow
@@ -416,3 +417,23 @@ def test_both_engines_grant_the_same_exemptions(
     embedded = rows_of(spark, places, tmp_path / "embedded")
     use("spark")
     assert rows_of(real_spark, places, tmp_path / "spark") == embedded
+
+
+@on_spark
+def test_the_journal_of_a_keeper_is_judged_alike(
+    spark: Any, real_spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_keepers.written(tmp_path / "kept", "full", "slow")
+    of_keepers.broken(monkeypatch, "nothing is ended")
+    of_keepers.told(tmp_path / "broken", "gaps", of_keepers.used_once)
+    for name, verdict in ("kept", "ok_reaped"), ("broken", "missed"):
+        server = check([tmp_path / name])
+        before = use("embedded")
+        try:
+            embedded = audit(spark, server, None, tmp_path / "out", Settings()).summary
+            use("spark")
+            asked = audit(real_spark, server, None, tmp_path / "out", Settings()).summary
+        finally:
+            use(before)
+        assert asked == embedded
+        assert embedded["verdicts"][verdict] > 0
