@@ -224,6 +224,22 @@ class Stage(Protocol):
         """Play *story* to its end, and all that it has started."""
 
 
+class LoopStage:
+    """What the stages of event loops have in common: time is virtual, so nobody is
+    late, and the stories' functions are the loop's own.
+    """
+
+    slack: float = 0.0
+    cancels: bool = True
+
+    def opened(
+        self, door: Callable[..., Any], make: Body, end: Body, **options: Any
+    ) -> AbstractAsyncContextManager[Any]:
+        """The keeper of *door*."""
+        keeper: AbstractAsyncContextManager[Any] = door(make, end, **options)
+        return keeper
+
+
 class Failed(Exception):
     """What a `make` or an `end` of a story raises."""
 

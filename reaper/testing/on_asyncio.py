@@ -20,7 +20,7 @@ from ..config.settings import ReaperConfig
 from ..core.ticks import check_timeout
 from ..errors import InvalidArgument
 from .clients import Client, Closing
-from .keepers import LONGEST, Body, play_all
+from .keepers import LONGEST, Body, LoopStage, play_all
 
 __all__ = ["VirtualLoop", "check_keeper", "closings"]
 
@@ -145,11 +145,8 @@ def closings(
     return found
 
 
-class KeeperStage:
+class KeeperStage(LoopStage):
     """asyncio in virtual time, where the stories of keepers are played."""
-
-    slack: float = 0.0
-    cancels: bool = True
 
     def __init__(self) -> None:
         self.loop: VirtualLoop = VirtualLoop()
@@ -172,13 +169,6 @@ class KeeperStage:
         task = self.loop.create_task(body(*arguments))
         self._started.append(task)
         return task
-
-    def opened(
-        self, door: Callable[..., Any], make: Body, end: Body, **options: Any
-    ) -> AbstractAsyncContextManager[Any]:
-        """The keeper of *door*."""
-        keeper: AbstractAsyncContextManager[Any] = door(make, end, **options)
-        return keeper
 
     def played(self, story: Body) -> None:
         """Play *story* to its end, and all that it has started."""

@@ -19,7 +19,7 @@ from ..config.settings import ReaperConfig
 from ..core.ticks import check_timeout
 from ..trio.reaper import open_reaper
 from .clients import Client, Closing
-from .keepers import LONGEST, Body, play_all
+from .keepers import LONGEST, Body, LoopStage, play_all
 
 __all__ = ["check_keeper", "closings"]
 
@@ -108,11 +108,8 @@ async def _if_open(act: Callable[[], Awaitable[None]]) -> None:
         await act()
 
 
-class KeeperStage:
+class KeeperStage(LoopStage):
     """trio in virtual time, where the stories of keepers are played."""
-
-    slack: float = 0.0
-    cancels: bool = True
 
     def __init__(self) -> None:
         self._clock = MockClock(autojump_threshold=0)
@@ -140,13 +137,6 @@ class KeeperStage:
 
         self._nursery.start_soon(play)
         return scope
-
-    def opened(
-        self, door: Callable[..., Any], make: Body, end: Body, **options: Any
-    ) -> AbstractAsyncContextManager[Any]:
-        """The keeper of *door*."""
-        keeper: AbstractAsyncContextManager[Any] = door(make, end, **options)
-        return keeper
 
     def played(self, story: Body) -> None:
         """Play *story* to its end, and all that it has started."""
