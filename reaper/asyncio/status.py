@@ -13,13 +13,13 @@ from contextlib import suppress
 from functools import partial
 
 from .. import status
+from ..driver.reaper import Reaper
 from ..driver.status import pages_of
 from ..policy.pressure import Pressure
-from .reaper import AsyncioReaper
 
 
 async def serve_status(
-    reaper: AsyncioReaper,
+    reaper: Reaper,
     port: int,
     *,
     host: str = "127.0.0.1",
@@ -30,7 +30,7 @@ async def serve_status(
     until the result is closed.
 
     Args:
-        reaper: Whose connections.
+        reaper: Whose connections; that of a keeper is `keeper.reaper`.
         port, host: Where to listen.
         name: What the server is called there.
         pressure: What `relieve` judges by, to be shown as well.

@@ -15,13 +15,13 @@ from typing import NoReturn
 import trio
 
 from .. import status
+from ..driver.reaper import Reaper
 from ..driver.status import pages_of
 from ..policy.pressure import Pressure
-from .reaper import TrioReaper
 
 
 async def serve_status(
-    reaper: TrioReaper,
+    reaper: Reaper,
     port: int,
     *,
     host: str = "127.0.0.1",
