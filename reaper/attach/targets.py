@@ -120,6 +120,18 @@ class Target(ABC):
         """
         return self.kernel.dump(self._served_now(), info)
 
+    def anybody(self) -> bool:
+        """Whether somebody is connected now, or waits to be accepted.
+
+        Raises:
+            Refusal: the target is gone for good.
+        Cost: that of `dump`.
+        """
+        somebody = False
+        for found in self.dump(False):  # to its end: the kernel refuses two at once
+            somebody = somebody or not found.inode or self.wanted(found)
+        return somebody
+
     def survey(self, sighted: Sighted) -> Iterator[Found | None]:
         """As `dump`, but for the connections that *sighted* knows: see `Linux.survey`.
 

@@ -191,6 +191,7 @@ def _examine(parsed: argparse.Namespace) -> int:
                 "target": str(target),
                 "seconds": round(seen.seconds, 1),
                 "connections": len(last.connections),
+                "deserted": None if seen.deserted is None else round(seen.deserted, 1),
                 "processes": len(last.processes),
                 "streams": streams(seen).record(),
                 "findings": [one.record() for one in found],

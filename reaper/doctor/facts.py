@@ -104,6 +104,10 @@ class Glances:
     """The handshakes that a client has not completed, by its address: for how long that
     was seen, seconds.
     """
+    somebody: float | None = None
+    """The latest instant at which anybody was connected, or waited for that; None: at
+    no glance.
+    """
 
 
 @dataclass(frozen=True)
@@ -134,3 +138,25 @@ class Examination:
     def seconds(self) -> float:
         """How far the looks are apart."""
         return self.last.at - self.first.at
+
+    @property
+    def deserted(self) -> float | None:
+        """Seconds for which nobody has been connected: as long as the looking if nobody
+        ever was, and then it may be longer. None: somebody is.
+        """
+        if _clients(self.last):
+            return None
+        latest = [self.first.at] if _clients(self.first) else []
+        if self.glances.somebody is not None:
+            latest.append(self.glances.somebody)
+        return self.last.at - max(latest, default=self.first.at)
+
+    @property
+    def ever_visited(self) -> bool:
+        """Whether anybody was connected at any look or glance."""
+        return self.glances.somebody is not None or _clients(self.first) or _clients(self.last)
+
+
+def _clients(seen: Look) -> bool:
+    """Whether a client was connected. One that is too busy to tell is taken for one."""
+    return any(one.incoming is not False for one in seen.connections.values())

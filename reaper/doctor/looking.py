@@ -81,13 +81,15 @@ class Watch:
         self._target, self._kernel, self._clock = target, kernel, clock
         self._doors: dict[str, Door] = {}
         self._begun: dict[bytes, tuple[float, float]] = {}
+        self._somebody: float | None = None
 
     def glance(self) -> None:
-        """Look at the queues and the handshakes once.
+        """Look at the queues and the handshakes once, and whether anybody is there.
 
         Raises:
             Refusal: the target is gone for good.
-        Cost: 0.1 us per connection of the network namespace, and 3 us per handshake.
+        Cost: 0.2 us per connection of the network namespace, and 3 us per handshake and
+            per connection of the server.
         """
         listeners, now = self._target.listeners(), self._clock()
         for one in listeners:
@@ -97,6 +99,8 @@ class Watch:
                 self._doors[door.address] = door
         for ident in self._kernel.half_open(listeners):
             self._begun[ident] = self._begun.get(ident, (now, now))[0], now
+        if self._target.anybody():
+            self._somebody = now
 
     def seen(self) -> Glances:
         """What all glances so far have shown."""
@@ -104,7 +108,7 @@ class Watch:
             str(addresses_of(ident)[1]): last - first
             for ident, (first, last) in self._begun.items()
         }
-        return Glances(tuple(self._doors.values()), held)
+        return Glances(tuple(self._doors.values()), held, self._somebody)
 
 
 def _connection(found: Found, pid: int, ports: set[int]) -> Connection | None:

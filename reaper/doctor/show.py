@@ -22,6 +22,14 @@ WIDEST = 100
 """Columns after which text is hard to read."""
 
 
+def _deserted(seen: Examination, now: float) -> str:
+    """Since when nobody has been connected, at the wall time *now*."""
+    ago = seen.deserted or 0.0
+    since = time.strftime("%H:%M:%S", time.localtime(now - ago))
+    longer = "" if seen.ever_visited else ", or longer"
+    return f"nobody has been connected since {since}, {spelled(ago)} ago{longer}"
+
+
 @contextmanager
 def progress(target: str, seconds: float, wanted: bool) -> Iterator[Callable[[int], None]]:
     """A function that is told how many connections there are, and shows on a terminal,
@@ -89,6 +97,8 @@ def draw(
     put(head)
     if (open_now := streams(seen)).many:
         put(Text(str(open_now)), "streams", 10)
+    if seen.deserted is not None:
+        put(Text(_deserted(seen, now)), "clients", 10)
     for number, one in enumerate(found, 1):
         console.print()
         put(Text(f"{number} {one.kind}", "bold yellow"))

@@ -58,6 +58,18 @@ def test_a_healthy_server_in_use_has_no_finding(
             assert (status, said["findings"], said["streams"]["count"]) == (0, [], 0)
 
 
+@pytest.mark.slow
+def test_a_deserted_server_is_said_to_be(port: int, tmp_path: Path, call: Ran) -> None:
+    with HEALTHY["http.server"](port, tmp_path):
+        assert examine(call, *at(port))[1]["deserted"] >= 1.0
+        client = Client(port)
+        assert examine(call, *at(port))[1]["deserted"] is None
+        client.sock.close()
+        _, said, _ = call(main, "doctor", "--for", "1s", *at(port))
+    assert " clients   nobody has been connected since " in said
+    assert "ago, or longer" in said
+
+
 STREAM = """
 import asyncio, sys
 async def stream(reader, writer):

@@ -235,3 +235,32 @@ def test_a_server_without_streams_says_nothing_of_them() -> None:
         "median": None,
         "unacknowledged": 0,
     }
+
+
+DESERTED = {
+    "somebody is there": (examined(), None, True),
+    "who is too busy to tell is somebody": (examined(WELL._replace(incoming=None)), None, True),
+    "nobody ever was": (both(connections={}), 30.0, False),
+    "the server's own connections are nobody": (
+        both(connections={b"one": WELL._replace(incoming=False)}),
+        30.0,
+        False,
+    ),
+    "somebody was there at first": (examined(connections={}), 30.0, True),
+    "somebody was there at a glance": (
+        glanced(Glances(somebody=1018.0), connections={}),
+        12.0,
+        True,
+    ),
+    "somebody came between": (
+        replace(both(connections={}), glances=Glances(somebody=1029.0)),
+        1.0,
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DESERTED)
+def test_it_says_for_how_long_nobody_has_been_connected(name: str) -> None:
+    seen, seconds, visited = DESERTED[name]
+    assert (seen.deserted, seen.ever_visited) == (seconds, visited)
