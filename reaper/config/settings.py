@@ -651,7 +651,7 @@ class _Loader:
 
 
 _OURS = tuple(f"REAPER_{section.upper()}_" for section in SECTIONS)
-_ELSEWHERE = ("REAPER_CONFIG", "REAPER_RUN", "REAPER_RUN_REPORT")
+_ELSEWHERE = ("REAPER_CONFIG", "REAPER_RUN", "REAPER_RUN_REPORT", "REAPER_RUN_MARKS")
 """Variables of ours that are no settings: the file that servers load, and what `reaper
 run` tells the hook.
 """

@@ -6,7 +6,8 @@ steps and waits in between.
 
 Read in this order: `driver` (the steps of a wake), `stall_clock` (the clock that stalls
 do not count on), `watched` (a connection), `reaper` (what a program calls), `ends` (the
-books), `options`, `sockets`, `vanished`; `status` and `pressing`.
+books), `options`, `sockets`, `vanished`; `status` and `pressing`; `at_work`, for who
+looks from outside.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@ for so long.
 
 The rule of this module: *what cannot be seen is somebody*. A connection that is open,
 or waits to be accepted, keeps COMMAND; so does a socket of another kind on which it
-serves. One that came and went between two looks begins the time anew, where the kernel
+serves, and a request that a guarded server works on, if its client has left. One that
+came and went between two looks begins the time anew, where the kernel
 tells.
 
 COMMAND is a child here, and this process stays beside it: the status of a server that
@@ -22,6 +23,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from ..config.durations import format_duration
+from ..driver import at_work
 from ..errors import one_line
 
 HANDED_ON = frozenset(
@@ -47,6 +49,7 @@ class Presence:
         pid: The process.
     Attributes:
         unseen: What cannot be seen, in words; empty: all can.
+        came: Whether somebody came between the last two looks, and may have left.
     Raises:
         reaper.attach.kernel.Refusal: the kernel does not let us look.
     """
@@ -57,26 +60,25 @@ class Presence:
 
         self.pid = pid
         self.unseen: str = ""
+        self.came: bool = False
         self._serves_unix = False
+        self._works = False
         self._target = ByPid(pid, Linux(pid), waits=True)
         self._opened = self._passive_opens()
         self._ended: frozenset[tuple[str, str]] = frozenset()
 
     def anybody(self) -> bool:
-        """Whether somebody is connected, waits for that, or came since the last
-        call.
-        """
+        """Whether somebody is connected now, or waits for that."""
         target = self._target
         listeners = target.listeners()
         self.unseen = self._others()
         if not listeners and not self._serves_unix:
             return True  # it begins, or reloads
-        came = self._came({each.address.port for each in listeners})
-        if came or any(listener.waiting for listener in listeners):
+        self.came = self._came({each.address.port for each in listeners})
+        if any(listener.waiting for listener in listeners):
             return True
         target.scan()
-        open_here = any(not found.inode or target.wanted(found) for found in target.dump(False))
-        return open_here or bool(self.unseen)
+        return target.anybody() or self._works or bool(self.unseen)
 
     def _came(self, ports: set[int]) -> bool:
         """Whether a connection to *ports* came and went since the last call.
@@ -86,11 +88,12 @@ class Presence:
         nobody but these processes listens it was theirs in any case.
         """
         opened, before = self._passive_opens(), self._opened
-        self._opened = opened
+        ended, known = self._lately_ended(ports), self._ended
+        # Both at each look: what ended before the last one is no news when somebody
+        # else is connected to.
+        self._opened, self._ended = opened, ended
         if opened == before:
             return False
-        ended, known = self._lately_ended(ports), self._ended
-        self._ended = ended
         everybody = {each.inode for each in self._target.kernel.listeners()}
         alone = all(inode in self._target for inode in everybody)
         return alone or bool(ended - known)
@@ -115,6 +118,7 @@ class Presence:
 
     def _others(self) -> str:
         """Sockets of other kinds on which these processes serve somebody, or may."""
+        self._works = False
         held: set[int] = set()
         for pid in self._target.pids():
             try:
@@ -128,6 +132,8 @@ class Presence:
                     link = os.readlink(f"/proc/{pid}/fd/{name}")
                     if link.startswith("socket:["):
                         held.add(int(link[8:-1]))
+                    elif at_work.NAME in link:
+                        self._works = True
         connected = self._unix(held)
         return self._udp(held) or connected
 
@@ -203,6 +209,7 @@ def _be_command(
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if environment.get("LISTEN_PID") == str(parent):
             environment["LISTEN_PID"] = str(os.getpid())  # systemd's sockets are COMMAND's
+        environment[at_work.WANTED] = "1"
         status = become(environment)
     finally:
         os._exit(status if isinstance(status, int) else 1)
@@ -217,9 +224,11 @@ def _stay_beside(
     from ..attach.kernel import Refusal
 
     presence: Presence | None = None
-    since, said, ended = time.monotonic(), "", False
+    since: float | None = None  # the first look that found nobody: who it was left before that
+    said, ended = "", False
     while True:
-        pause = tick if ended else max(min(tick, since + idle - time.monotonic()), 0.0)
+        left = tick if ended or since is None else since + idle - time.monotonic()
+        pause = max(min(tick, left), 0.0)
         info = signal.sigtimedwait(heard, pause)
         if info is not None and info.si_signo == signal.SIGCHLD:
             pid, how = os.waitpid(child, os.WNOHANG)
@@ -244,10 +253,12 @@ def _stay_beside(
             unseen = presence.unseen
         now = time.monotonic()
         if somebody:
-            since = now
+            since = None
             if unseen and unseen != said:
                 said = unseen
                 _say(f"keeps it running: {unseen}")
+        elif since is None or (presence is not None and presence.came):
+            since = now
         elif now - since >= idle:
             ended = True
             _say(f"nobody has been connected for {format_duration(round(idle, 3))}: SIGTERM")

@@ -43,6 +43,7 @@ from typing import Any, ClassVar
 from ..config.settings import ReaperConfig
 from ..core.lease import Expiry, Lease
 from ..core.slices import walk
+from ..driver import at_work
 from ..driver.driver import Driver
 from ..errors import printable
 from ..policy import lifespan
@@ -92,7 +93,11 @@ def are_wanted(config: ReaperConfig) -> bool:
     """Whether *config* asks for anything that is done for streams, or for requests."""
     timeouts = config.timeouts
     return bool(
-        timeouts.drain_streams or timeouts.abandoned or timeouts.stream_ping or timeouts.stream_age
+        timeouts.drain_streams
+        or timeouts.abandoned
+        or timeouts.stream_ping
+        or timeouts.stream_age
+        or at_work.is_wanted()
     )
 
 
@@ -128,7 +133,7 @@ class Streams:
         blocked: Blocked = is_never_blocked,
         eager: bool = True,
     ) -> None:
-        self.app: App = app
+        self.app: App = at_work.marked(app)
         self._talks = talks
         timeouts = config.timeouts
         self._window = timeouts.drain_window

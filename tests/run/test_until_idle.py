@@ -23,7 +23,7 @@ from tests.helpers.server_process import wait_until
 
 pytestmark = pytest.mark.slow
 
-IDLE, TICK = 1.0, 0.2
+IDLE, TICK = 2.0, 0.2
 
 SERVER = """
 import os, socketserver, socket, sys, time
@@ -53,7 +53,7 @@ class Life:
         program = folder / "server.py"
         program.write_text(SERVER)
         self.port = int(words[0])
-        command = [*REAPER, "run", "--inside", "--exit-when-idle", "1s", "--tick", "200ms", "--"]
+        command = [*REAPER, "run", "--inside", "--exit-when-idle", "2s", "--tick", "200ms", "--"]
         command += [sys.executable, str(program), *words]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
@@ -98,7 +98,7 @@ def test_it_ends_with_0_once_nobody_has_been_connected(tmp_path: Path, lives: li
     status, said = life.ends()
     assert status == 0
     assert time.monotonic() - closed >= IDLE
-    assert "nobody has been connected for 1s: SIGTERM" in said
+    assert "nobody has been connected for 2s: SIGTERM" in said
 
 
 def test_who_waits_to_be_accepted_keeps_it(tmp_path: Path, lives: list[Life]) -> None:
@@ -158,6 +158,59 @@ def test_a_wrong_duration_is_one_line(value: str) -> None:
     assert "--exit-when-idle" in done.stderr
 
 
+WORKS = """
+import asyncio, reaper
+async def work(path):
+    open(path + "-begun", "w").close()
+    await asyncio.sleep(5)
+    with open(path, "w") as file:
+        file.write("told to stop" if reaper.stopping() else "in peace")
+async def app(scope, receive, send):
+    if scope["type"] == "http":
+        while (await receive()).get("more_body"):
+            pass
+        await work(scope["path"])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"done"})
+async def handle(request):
+    await work(request.path)
+    return web.Response(text="done")
+if __name__ == "__main__":
+    import sys
+    from aiohttp import web
+    served = web.Application()
+    served.router.add_get("/{path:.*}", handle)
+    web.run_app(served, host="127.0.0.1", port=int(sys.argv[1]))
+"""
+GUARDED = {
+    "uvicorn": ["-m", "uvicorn", "works:app", "--lifespan", "off", "--port", "PORT"],
+    "aiohttp": ["works.py", "PORT"],
+}
+
+
+@pytest.mark.parametrize("name", GUARDED)
+def test_a_request_whose_client_has_left_keeps_it(
+    tmp_path: Path, lives: list[Life], name: str
+) -> None:
+    (tmp_path / "works.py").write_text(WORKS)
+    port = free_port()
+    words = [word.replace("PORT", str(port)) for word in GUARDED[name]]
+    life = Life.__new__(Life)
+    life.port = port
+    command = [*REAPER, "run", "--inside", "--exit-when-idle", "2s", "--tick", "200ms", "--"]
+    life.process = subprocess.Popen(
+        [*command, sys.executable, *words], stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    )
+    lives.append(life)
+    wait_until(life.listens)
+    with closing(life.connect()) as client:
+        client.sendall(b"GET %s/done HTTP/1.1\r\nHost: a\r\n\r\n" % os.fsencode(tmp_path))
+        wait_until((tmp_path / "done-begun").exists)
+    wait_until((tmp_path / "done").exists)
+    assert life.ends()[0] == 0
+    assert (tmp_path / "done").read_text() == "in peace"
+
+
 def _children(pid: int) -> list[int]:
     return [int(n) for n in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
@@ -168,7 +221,7 @@ def _activated(folder: Path, port: int, descriptor: int) -> Life:
     life = Life.__new__(Life)
     program = folder / "server.py"
     program.write_text(SERVER)
-    words = [*REAPER, "run", "--inside", "--exit-when-idle", "1s", "--tick", "200ms", "--"]
+    words = [*REAPER, "run", "--inside", "--exit-when-idle", "2s", "--tick", "200ms", "--"]
     words += [sys.executable, str(program), str(port)]
     life.port = port
     life.process = subprocess.Popen(

@@ -25,6 +25,7 @@ from ...asyncio.reaper import AsyncioReaper, reaper_of
 from ...asyncio.serve import loop_factory
 from ...config.durations import NEVER
 from ...config.settings import ReaperConfig
+from ...driver import at_work
 from ...driver.driver import Call
 from ...driver.served import Terms, Wire, each_served
 from ...errors import printable
@@ -311,6 +312,8 @@ def guard(server: Callable[[], Any], *, reaper: AsyncioReaper | None = None) -> 
         return guard_server(server, Aiohttp, reaper_of)
     if handler is not None:
         _stop_gently(server, reaper)
+    if handler is not None and at_work.is_wanted():
+        handler = server.request_handler = at_work.marked(handler)  # type: ignore[attr-defined]
     if handler is not None and reaper.config.timeouts.abandoned:
         handlings = Handlings(reaper, handler)
         server.request_handler = handlings.handle  # type: ignore[attr-defined]
