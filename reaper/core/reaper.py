@@ -163,7 +163,7 @@ and with False what stays due; see `IdleReaper.expire`.
 """
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)  # those two would be most of its import
 class Counts:
     """As in `Statistics`. Together, for more than 30 attributes make an instance slow
     to read in CPython 3.11.
