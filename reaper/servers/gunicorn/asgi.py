@@ -371,8 +371,10 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
                 self.streams.stop(timeouts.drain_streams)
             for server in self.servers:
                 server.close()
-            # What was on its way when the client learnt of the stop is answered.
-            await asyncio.sleep(timeouts.drain_idle)
+            if reaper.driver.connections:
+                # What was on its way when the client learnt of the stop is answered.
+                # Who has half a handshake has asked for nothing.
+                await asyncio.sleep(timeouts.drain_idle)
             # gunicorn kills the worker when its time is over: before, the lifespan has
             # to end.
             left = max(stops_at - self.loop.time() - LIFESPAN, reaper.core.tick)

@@ -164,6 +164,13 @@ class OnTrio(Hypercorn):
         return Link(partial(getattr, wire, "descriptor"), lambda: True, wire.cut)
 
 
+def unshaken(context: Any, connection: Served) -> None:
+    """End *connection* if it is in a handshake with the server of *context*."""
+    mine = isinstance(connection, OnTrio) and connection.server.context is context
+    if mine and connection.phase() is Phase.HANDSHAKE:
+        cast(OnTrio, connection).wire.cut()
+
+
 class Stream:
     """Passes bytes to and from the stream *inner*, and tells *wire* about them.
 
@@ -225,7 +232,7 @@ def guarded_run(run: Any) -> Any:
         try:
             await run(self)
         except trio.ClosedResourceError:  # in the handshake of TLS, where hypercorn expects none
-            if connection is None or connection.lease.alive:
+            if connection is None or connection.wire.is_open:
                 raise
         finally:
             forget(self)
@@ -248,7 +255,8 @@ def _guard(server: Any, reaper: TrioReaper) -> OnTrio:
     connection = cast(OnTrio, watch(OnTrio.terms(reaper), made, wire))
     try:
         server.stream = Stream(stream, wire)
-        stand_around(server, reaper, connection.written if wire.is_plain else None)
+        link = connection.written if wire.is_plain else None
+        stand_around(server, reaper, link, unshaken)
         connection.opened()
     except BaseException:
         server.stream = stream
