@@ -169,11 +169,12 @@ ON_SPARK = {
     **dict.fromkeys(
         ("engines", "exemptions", "kinds", "lines_of_others", "tables"), "one Spark beside DuckDB"
     ),
-    **dict.fromkeys(("cluster", "live", "notebook", "places"), "on a Spark"),
+    **dict.fromkeys(("cluster", "journal", "live", "notebook", "places"), "on a Spark"),
 }
-"""The files `pipeline/test_*` that start a Spark, and the set of each: halves of about
-as many seconds.
+"""The files `test_*` that start a Spark, and the set of each: halves of about as many
+seconds.
 """
+ROOMS_ON_SPARK = {"pipeline", "keeper"}
 
 
 def together(path: str) -> str:
@@ -182,7 +183,7 @@ def together(path: str) -> str:
     """
     pure = PurePath(path)
     name = pure.name.removeprefix("test_").removesuffix(".py")
-    return ON_SPARK.get(name, path) if pure.parent.name == "pipeline" else path
+    return ON_SPARK.get(name, path) if pure.parent.name in ROOMS_ON_SPARK else path
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -134,7 +134,8 @@ def test_what_a_class_of_ours_uses_or_overrides_of_theirs_stands_in_a_table() ->
         for kind in derived(import_module(name_of(path))):
             names = of_self(kind)
             for base in theirs(kind):
-                assert not known_of(base, names) - tables(path) - PROMISED, kind
+                lost = known_of(base, names) - tables(path) - PROMISED
+                assert not lost, kind
 
 
 def test_what_stands_in_a_table_is_no_module_of_ours() -> None:
