@@ -98,7 +98,7 @@ ADVICE = """## Use something else when
   its place in a slot 1,240 instructions, the check of `now` 430, the count of closes 400, who is suspended 250, a
   `uid` that misbehaves 240, the slot of the one before 210, hooks 150.
 - The map from uids is a dict, and churn makes it grow.
-- A full garbage collection stops the loop: `open_reaper(tame_gc=True)` keeps it out of a server.
+- A full garbage collection stops the loop: `reaper.tame_gc` keeps it out of a server, as it is in the reference server.
 - The example HTTP server is [not fast](#a-request-ours-and-other-servers).
 """
 BELOW = """---

@@ -15,7 +15,7 @@ import trio
 
 import reaper.trio
 from reaper.config import ReaperConfig
-from reaper.config.settings import applied, changes
+from reaper.config.settings import DEFAULT, applied, changes
 from reaper.errors import ConfigError
 from reaper.journal import Journal
 from reaper.policy.pressure import Pressure, limits_here
@@ -32,6 +32,13 @@ HANDSHAKE = 0.1
 """Seconds for which handshakes that have begun as the server leaves may go on, to be
 accepted.
 """
+
+
+def tames(config: ReaperConfig) -> bool:
+    """Whether the collector of this process visits only what is new. Nothing here makes
+    circles that would have to be found, so it does unless `reaper.tame_gc` was set.
+    """
+    return config.reaper.tame_gc or config.origin("reaper.tame_gc") == DEFAULT
 
 
 Server = EchoServer | HttpServer
@@ -71,7 +78,7 @@ async def serve(
             )
             stack.enter_context(journal)
         watcher = await stack.enter_async_context(
-            reaper.trio.open_reaper(config, journal=journal, listener=kind)
+            reaper.trio.open_reaper(config, journal=journal, listener=kind, tame_gc=tames(config))
         )
         helpers = await stack.enter_async_context(trio.open_nursery())
         watcher.driver.phase = worker.phase

@@ -109,7 +109,7 @@ class AsyncioReaper(Reaper):
 
     def stop(self) -> None:
         """Reap no longer. What is watched stays open."""
-        self._state = "stopped"
+        self._end("stopped")
         self._set(math.inf)
         for probe in self._probes:
             probe.cancel()

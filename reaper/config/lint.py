@@ -49,6 +49,8 @@ KERNEL_BYTES = (
 )
 CLOSES_A_PASS = 128  # REAPS_PER_SLICE of the driver, which this room may not import
 CLOSE_SECONDS = 65e-6  # its SECONDS_PER_REAP
+COLLECTED_SECONDS = 2.5e-6  # of a task with its scope, in a full collection: counted
+MANY_TASKS = 4000  # take it 10 ms
 SPARE_DESCRIPTORS = 64  # of a server's own: listening sockets, logs, its loop
 BUSY_TICK = 0.01  # seconds; 200 wake-ups a second is where an idle process starts to show in `top`
 
@@ -115,8 +117,9 @@ def _lengths(config: ReaperConfig) -> Iterator[Finding]:
 
 
 def room(config: ReaperConfig, descriptors: int) -> list[Finding]:
-    """What `limits.max_connections` takes of a machine, where it is set: two notes, and
-    a warning if a process may not have that many.
+    """What `limits.max_connections` takes of a machine, where it is set: two notes, one
+    on the collector if there are many, and a warning if a process may not have that
+    many.
 
     Args:
         descriptors: How many a process may have open, RLIMIT_NOFILE.
@@ -144,6 +147,15 @@ def room(config: ReaperConfig, descriptors: int) -> list[Finding]:
             "a loop that is busy)",
         ),
     ]
+    if most >= MANY_TASKS and not config.reaper.tame_gc:
+        held = format_duration(round(most * COLLECTED_SECONDS, 2))
+        text = (
+            f"where each of {most:,} connections is a task, Python's collector holds the loop "
+            f"for about {held} whenever it visits all there is; true has it visit only what is "
+            "new. It acts on the whole process, and the reference server does so unless this is "
+            "set"
+        )
+        found.append(Finding("note", "reaper.tame_gc", text))
     if most + SPARE_DESCRIPTORS > descriptors:
         text = (
             f"{most:,} connections need as many descriptors, and a process started from here may "

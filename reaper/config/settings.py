@@ -76,6 +76,12 @@ class Reaper(Section):
         precedent="OpenSSL SSL_MODE_RELEASE_BUFFERS",
         kind=Switch(),
     )
+    tame_gc: bool = option(
+        False,
+        "Python's collector visits only what is new; a full collection holds a loop that serves thousands.",
+        precedent="gc.freeze; Instagram's servers run without the collector",
+        kind=Switch(),
+    )
     log_format: str = option(
         "text",
         "Text, or one JSON object per line.",

@@ -144,6 +144,14 @@ class Reaper:
         if self.running:
             raise RuntimeError("this reaper runs already")
         self._state = "running"
+        if self.config.reaper.tame_gc:
+            _collector.tame()
+
+    def _end(self, state: str) -> None:
+        """It runs no longer, and is *state*; of one that does not run, only that."""
+        if self.running and self.config.reaper.tame_gc:
+            _collector.release()
+        self._state = state
 
     def _must_run(self) -> None:
         if not self.running:
@@ -282,12 +290,37 @@ def tamed_collector(tame_gc: bool = True) -> Iterator[None]:
     if not tame_gc:
         yield
         return
-    before = gc.get_threshold()
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*COLLECTOR_THRESHOLDS)
+    _collector.tame()
     try:
         yield
     finally:
-        gc.set_threshold(*before)
-        gc.unfreeze()
+        _collector.release()
+
+
+class _Collector:
+    """The garbage collector of this process: tame while anybody wants it so."""
+
+    def __init__(self) -> None:
+        self._wanted = 0
+        self._before = gc.get_threshold()
+
+    def tame(self) -> None:
+        """Have it visit only what is new from now on. The first time it visits all that
+        there is, once.
+        """
+        self._wanted += 1
+        if self._wanted == 1:
+            self._before = gc.get_threshold()
+            gc.collect()
+            gc.freeze()
+            gc.set_threshold(*COLLECTOR_THRESHOLDS)
+
+    def release(self) -> None:
+        """Take one `tame` back; the last has it as it was before the first."""
+        self._wanted -= 1
+        if not self._wanted:
+            gc.set_threshold(*self._before)
+            gc.unfreeze()
+
+
+_collector = _Collector()

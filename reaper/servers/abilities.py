@@ -25,7 +25,7 @@ def _all(*paths: str, but: str = "") -> dict[str, str]:
 
 LEASES = _all(
     *("reaper.tick", "reaper.wheel_size", "reaper.jitter", "reaper.reaps_per_second"),
-    *("reaper.pressure", "timeouts.vanished"),
+    *("reaper.pressure", "reaper.tame_gc", "timeouts.vanished"),
 )
 """It has a reaper: what each guard has."""
 

@@ -22,6 +22,7 @@ WHY: Mapping[str, str] = {
     "reaper.reaps_per_second": "there is a bound of its own",
     "reaper.pressure": "only a program can refuse its own newcomers",
     "reaper.release_buffers": "its TLS is not asyncio's",
+    "reaper.tame_gc": "a guard in another process collects nothing of the server's",
     "reaper.log_format": "the server's own logging decides",
     "reaper.log_level": "the server's own logging decides",
     "timeouts.idle": "HTTP has a limit for each phase, and WebSockets have `tunnel`",

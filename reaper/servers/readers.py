@@ -40,11 +40,12 @@ _BOTH = dict.fromkeys(
     "",
 )
 
+TAMES = {"reaper.tame_gc": "on, unless you set it to false"}
 HTTP = Column(
     "http",
     "the reference server over HTTP, `python -m server_example http`",
     able(
-        *(LEASES, PHASES, HINT, RATES, TUNNELS, STREAMS, _BOTH),
+        *(LEASES, PHASES, HINT, RATES, TUNNELS, STREAMS, _BOTH, TAMES),
         *(dict.fromkeys(["timeouts.handshake", "timeouts.request", "timeouts.half_closed"], ""),),
         *(dict.fromkeys(["timeouts.linger", "timeouts.max_age", "limits.max_age_jitter"], ""),),
         *(dict.fromkeys(["limits.max_requests", "limits.max_connections"], ""),),
@@ -55,7 +56,7 @@ HTTP = Column(
 ECHO = Column(
     "echo",
     "the reference server's echo, `python -m server_example echo`",
-    able(LEASES, _BOTH, {"timeouts.idle": ""}),
+    able(LEASES, _BOTH, TAMES, {"timeouts.idle": ""}),
     {"timeouts.handshake": "idle"},
 )
 

@@ -57,7 +57,7 @@ class ThreadReaper(Reaper):
     def stop(self) -> None:
         """Reap no longer, and wait for the thread to end."""
         with self.lock:
-            self._state = "stopped"
+            self._end("stopped")
             self._changed.notify_all()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()

@@ -97,7 +97,7 @@ class TrioReaper(Reaper):
                         # at again.
                         await trio.lowlevel.checkpoint()
         finally:
-            self._state = "ended"
+            self._end("ended")
         raise AssertionError("unreachable")
 
     def _wake(self) -> None:

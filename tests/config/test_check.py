@@ -388,7 +388,7 @@ def test_a_number_of_connections_is_told_what_it_takes_and_whether_it_may() -> N
     path = "limits.max_connections"
     assert room(config(), 10) == []
     given = config(limits__max_connections="200000")
-    takes, longest = room(given, 1_000_000)
+    takes, longest, _ = room(given, 1_000_000)
     assert {(found.severity, found.path) for found in (takes, longest)} == {("note", path)}
     assert "200,000 connections" in takes.text
     assert f"{format_duration(round(200_000 * SECONDS_PER_REAP))};" in longest.text
@@ -397,6 +397,18 @@ def test_a_number_of_connections_is_told_what_it_takes_and_whether_it_may() -> N
     assert f"({LONGEST_SLICE * 1000:.0f} ms in a loop that is busy)" in longest.text
     warning, *_ = room(given, 1024)
     assert (warning.severity, "ulimit -n 200064" in warning.text) == ("warning", True)
+
+
+@pytest.mark.parametrize(
+    ("most", "tame", "said"), [("3999", "false", 0), ("4000", "false", 1), ("4000", "true", 0)]
+)
+def test_the_collector_is_spoken_of_where_it_would_hold_a_loop(
+    most: str, tame: str, said: int
+) -> None:
+    given = config(limits__max_connections=most, reaper__tame_gc=tame)
+    found = [each for each in room(given, 1_000_000) if each.path == "reaper.tame_gc"]
+    assert len(found) == said
+    assert all("for about 10ms" in each.text for each in found)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh", "fish"])

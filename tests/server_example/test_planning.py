@@ -36,3 +36,16 @@ def test_connections_that_fit_in_no_workers_are_refused_before_the_first_starts(
         ConfigError, match=r"limits.max_connections = 10000 each \(9500 connections per worker\)"
     ):
         plan(2, 20_000, 20_000, most=10_000)  # the kernel gives one of them 10,002
+
+
+@pytest.mark.parametrize(
+    ("given", "tame"),
+    [({}, True), ({"reaper.tame_gc": "true"}, True), ({"reaper.tame_gc": "false"}, False)],
+)
+def test_the_reference_server_tames_the_collector_unless_told_not_to(
+    given: dict[str, str], tame: bool
+) -> None:
+    from reaper.config import ReaperConfig
+    from server_example.serving import tames
+
+    assert tames(ReaperConfig.load(None, overrides=given)) is tame
