@@ -1,8 +1,8 @@
 """`python -m scripts.holds [--document]`: what each hostile client of HTTP/2 has to do
 to hold a connection or a stream, of guarded servers beside stock ones.
 
-One rule: *the table on the page is written from `holds.json`, which this command
-measured*; a test compares them.
+One rule: *the tables on the page are what this command measured*; its figures, one by
+one, are left in `out/holds.json`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PHASES = ("FIRST_BYTE", "HEADERS", "BODY", "KEEP_ALIVE", "WRITE", "TUNNEL")
 SPEECH = Speech("http2", Paths("/", post="/echo", much="/big"))
 
 PAGE = ROOT / "docs" / "timeouts.md"
-KEPT = Path(__file__).with_suffix(".json")
+KEPT = ROOT / "out" / "holds.json"
 BEGIN = "<!-- holds: written by `python -m scripts.holds --document`, do not edit -->"
 END = "<!-- end of holds -->"
 
@@ -99,7 +99,7 @@ def main() -> int:
     parser.add_argument("--only", metavar="SERVER", choices=tuple(SERVERS), help="this one alone")
     parser.add_argument("--trials", type=int, default=5, help="clients of each kind; default 5")
     parser.add_argument(
-        "--document", action="store_true", help=f"keep the figures in {KEPT.name}; write the page"
+        "--document", action="store_true", help="write the page, and the figures to out/"
     )
     options = parser.parse_args()
     if options.trials < 1:
@@ -119,6 +119,7 @@ def main() -> int:
                 print(json.dumps(one), flush=True)
     report["about"]["load_after"] = os.getloadavg()[0]
     if options.document:
+        KEPT.parent.mkdir(exist_ok=True)
         KEPT.write_text(json.dumps(report, indent=1) + "\n")
         document(report)
     return 0
@@ -164,25 +165,26 @@ def _end(one: Ended) -> dict[str, Any]:
 
 
 def table(report: dict[str, Any]) -> str:
-    """What the page shows of *report*."""
+    """What the page shows of *report*: a table of guarded servers, and one of stock."""
     known = report["about"]
     found = {
         (each["kind"], each["server"], each["guarded"]): each["ends"] for each in report["holds"]
     }
-    columns = [(server, guarded) for server in SERVERS for guarded in (True, False)]
-    names = [f"{server}, {'guarded' if guarded else 'stock'}" for server, guarded in columns]
     load = f"load {known['load_before']:.0f} to {known['load_after']:.0f}"
     taken = f"{known['date']}, {known['cpus']} cores, {load}, {known['python']}"
     lines = [
         f"{report['trials']} clients of each kind; held: borne for {PATIENCE:g} s. Commit",
         f"{known['commit'][:12]}, {taken}.",
-        "",
-        f"| the client | limit | {' | '.join(names)} |",
-        "|---|---|" + "---|" * len(columns),
     ]
-    for kind, hold in HOLDS.items():
-        cells = [said(found[kind, *column]) for column in columns]
-        lines.append(f"| {hold.words} | {hold.limit} | {' | '.join(cells)} |")
+    for guarded, how in ((True, "Guarded"), (False, "Stock")):
+        lines += [
+            *("", f"{how}:", ""),
+            f"| the client | limit | {' | '.join(SERVERS)} |",
+            "|---|---|" + "---|" * len(SERVERS),
+        ]
+        for kind, hold in HOLDS.items():
+            cells = [said(found[kind, server, guarded]) for server in SERVERS]
+            lines.append(f"| {hold.words} | {hold.limit} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

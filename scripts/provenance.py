@@ -57,7 +57,7 @@ def commit() -> str:
     tree is not that, docs and results apart. Empty: it is no repository. Cost: two runs
     of git.
     """
-    apart = (":!benchmarks/results", ":!docs", ":!*/results.json")
+    apart = (":!benchmarks/results", ":!docs")
     changed = ", changed" if _git("status", "--porcelain", "--", ".", *apart) else ""
     head = _git("rev-parse", "HEAD")
     return head[:12] + changed if head else ""

@@ -30,7 +30,7 @@ from .columns import COLUMNS, Column
 from .trial import pair
 
 PAGE = ROOT / "docs" / "guests.md"
-KEPT = Path(__file__).with_name("price.json")
+KEPT = ROOT / "out" / "guests" / "price.json"
 BEGIN = "<!-- price: written by `python -m scripts.guests.price --document`, do not edit -->"
 END = "<!-- end of price -->"
 CONNECTIONS, STREAMS = 10, 10
@@ -70,6 +70,7 @@ def main() -> int:
     if options.document:
         if options.only and KEPT.exists():
             report["costs"] = json.loads(KEPT.read_text())["costs"] | report["costs"]
+        KEPT.parent.mkdir(parents=True, exist_ok=True)
         KEPT.write_text(json.dumps(report, indent=1) + "\n")
         marked.write(PAGE, BEGIN, END, table(report))
     return 0

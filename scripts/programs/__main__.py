@@ -11,7 +11,6 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from reaper.config.flags import Parser
@@ -25,7 +24,7 @@ from .declared import PROGRAMS, Program
 from .installing import install, version
 from .trial import Limits, tried
 
-RESULTS = Path(__file__).with_name("results.json")
+RESULTS = ROOT / "out" / "programs.json"
 PAGE = ROOT / "docs" / "run.md"
 BEGIN = "<!-- programs: written by `python -m scripts.programs`, do not edit -->"
 END = "<!-- end of programs -->"
@@ -55,6 +54,9 @@ def main() -> int:
         parser.error("--install: only root can install Debian packages: run it as root")
     if options.at_once < 1:
         parser.error(f"--at-once {options.at_once}: must be at least 1")
+    if (options.only or options.table) and not RESULTS.exists():
+        parser.error(f"{RESULTS.relative_to(ROOT)} has none of the others: try all of them")
+    RESULTS.parent.mkdir(exist_ok=True)
     results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     until = time.monotonic() + 60 * options.minutes
     began = time.monotonic()

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from scripts import marked
 from scripts.guests.columns import COLUMNS
-from scripts.guests.price import BEGIN, END, KEPT, PAGE, in_words, ratios, said, table
+from scripts.guests.price import BEGIN, END, PAGE, in_words, ratios, said
 
 
 def test_the_page_has_what_was_measured_of_each_guest() -> None:
-    report = json.loads(KEPT.read_text())
-    assert marked.read(PAGE, BEGIN, END).strip() == table(report)
-    assert set(report["costs"]) == {
-        each.name for each in COLUMNS.values() if "http2" in each.speaks
-    }
+    shown = marked.read(PAGE, BEGIN, END)
+    names = {each.name for each in COLUMNS.values() if "http2" in each.speaks}
+    assert [name for name in sorted(names) if name not in shown] == []
 
 
 def test_each_round_is_compared_with_the_one_beside_it() -> None:

@@ -5,21 +5,16 @@ each.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 
 import pytest
 
 from scripts.guests.columns import COLUMNS
 from scripts.guests.real.__main__ import (
-    BEGIN,
     CLIENTS,
-    END,
     HONOURS,
-    KEPT,
     OPTIONAL,
     OWN,
-    PAGE,
     compiled,
     distant,
     summed,
@@ -74,8 +69,3 @@ def test_the_page_says_what_the_clients_lost_that_read_the_hint():
     words = table({"about": about, "posts": 20, "lost": lost})
     assert "Of 42 posts to each, the stock servers lost 6 and the guarded ones 2" in words
     assert "the clients that read the hint lost 3 and 1" in words
-
-
-def test_the_page_is_written_from_what_was_measured():
-    written = PAGE.read_text().partition(BEGIN)[2].partition(END)[0].strip()
-    assert written == table(json.loads(KEPT.read_text()))

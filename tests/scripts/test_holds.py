@@ -4,23 +4,45 @@ kept.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from loadgen.http2 import KINDS
-from scripts import holds
+from scripts import holds, marked
 
 CLOSED = {"how": "closed", "borne": 3.04, "said": "GOAWAY 0"}
 HELD = {"how": "left", "borne": None, "said": ""}
 
 
-def test_the_page_shows_the_figures_that_are_kept_and_no_others() -> None:
-    kept = json.loads(holds.KEPT.read_text())
-    shown = holds.PAGE.read_text().partition(holds.BEGIN)[2].partition(holds.END)[0]
-    assert shown.strip() == holds.table(kept)
+def report() -> dict[str, Any]:
+    """As the command measures it, with one client of each kind."""
+    about = {"date": "2026-11-27", "cpus": 2, "python": "CPython", "commit": "0" * 40}
+    each = [
+        {"server": server, "guarded": guarded, "kind": kind, "ends": [CLOSED if guarded else HELD]}
+        for server in holds.SERVERS
+        for guarded in (True, False)
+        for kind in holds.HOLDS
+    ]
+    return {"about": about | {"load_before": 1, "load_after": 1}, "trials": 1, "holds": each}
+
+
+def rows(text: str) -> list[tuple[str, ...]]:
+    """The client and the limit of each row of the tables in *text*."""
+    lines = [line.split(" | ")[:2] for line in text.splitlines() if line.startswith("| ")]
+    return [tuple(line) for line in lines]
+
+
+def test_the_page_has_a_row_for_each_client_guarded_and_stock() -> None:
+    shown = marked.read(holds.PAGE, holds.BEGIN, holds.END)
+    assert rows(shown) == rows(holds.table(report()))
+
+
+def test_a_table_says_what_became_of_the_clients_of_its_servers() -> None:
+    guarded, stock = holds.table(report()).split("Stock:")
+    assert (guarded.count("GOAWAY, 3.0 s"), guarded.count("held |")) == (60, 0)
+    assert (stock.count("GOAWAY"), stock.count("held |")) == (0, 60)
 
 
 def test_every_client_of_the_load_generator_that_speaks_http2_is_in_the_table() -> None:
@@ -52,7 +74,7 @@ def test_a_page_without_the_marks_is_not_written(
     page.write_text("nothing\n")
     monkeypatch.setattr(holds, "PAGE", page)
     with pytest.raises(SystemExit, match="lacks the mark"):
-        holds.document(json.loads(holds.KEPT.read_text()))
+        holds.document(report())
     assert page.read_text() == "nothing\n"
 
 

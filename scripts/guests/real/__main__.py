@@ -31,7 +31,7 @@ from ..trial import pair
 
 HERE = Path(__file__).parent
 PAGE = ROOT / "docs" / "guests.md"
-KEPT = HERE / "results.json"
+KEPT = ROOT / "out" / "guests" / "clients.json"
 BEGIN = "<!-- clients: written by `python -m scripts.guests.real --document`, do not edit -->"
 END = "<!-- end of clients -->"
 KEEP_ALIVE = 2
@@ -101,6 +101,7 @@ def main() -> int:
             print(f"{name}: {json.dumps(found)}", flush=True)
     report["about"]["load_after"] = os.getloadavg()[0]
     if options.document:
+        KEPT.parent.mkdir(parents=True, exist_ok=True)
         KEPT.write_text(json.dumps(report, indent=1) + "\n")
         document(report)
     stock, guarded = summed(report)
