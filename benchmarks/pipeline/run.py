@@ -215,12 +215,14 @@ def measured(folder: Path, rounds: int, note: Note) -> dict[str, list[dict[str, 
 
 
 def table(found: dict[str, Any]) -> str:
-    """A row per size and engine; no column that has no figure."""
+    """Two tables with a row per size and engine, of seconds and of what they are beside
+    others; no column that has no figure.
+    """
     sizes, cpu = found["sizes"], found.get("cpu")
     steps = [
         step for step in STEPS if any(step in each for of in sizes.values() for each in of.values())
     ]
-    heads, units = [*steps], [(sizes, ""), *([(cpu, ", CPU")] if cpu else [])]
+    heads, units = [], [(sizes, ""), *([(cpu, ", CPU")] if cpu else [])]
     for question, rival in QUESTIONS.items():
         heads += [f"{question} / {NAMES.get(rival, rival)}{unit}" for _, unit in units]
     if cpu:
@@ -228,14 +230,19 @@ def table(found: dict[str, Any]) -> str:
     floor = any("floor" in engines for engines in sizes.values())
     if floor:
         heads.append("session and audit / Spark's floor")
-    rows = []
+    took, beside = [], []
     for events, engines in sizes.items():
         for engine, each in engines.items():
-            cells = [f"{short(events)}, {NAMES.get(engine, engine)}"]
-            cells += [figure(each[step]["median"]) if step in each else "-" for step in steps]
+            name = f"{short(events)}, {NAMES.get(engine, engine)}"
+            seconds = [figure(each[step]["median"]) if step in each else "-" for step in steps]
+            took.append([name, *seconds])
+            cells = []
             for question in QUESTIONS:
                 cells += [compared(of[events], engine, question) for of, _ in units]
             cells += [to_the_audit(cpu[events], engine)] if cpu else []
-            rows.append(cells + ([over_the_floor(engines, engine)] if floor else []))
-    text = markdown(["events, engine; seconds", *heads], rows)
+            cells += [over_the_floor(engines, engine)] if floor else []
+            if {*cells} != {"-"}:
+                beside.append([name, *cells])
+    text = markdown(["events, engine; seconds", *steps], took)
+    text += "\n\n" + markdown(["events, engine", *heads], beside)
     return f"{text}\n\n{SAID}{SAID_OF_FLOOR if floor else ''}"

@@ -164,27 +164,15 @@ def _busy(sides: dict[str, Side], exchanges: int) -> dict[str, tuple[float, floa
 
 
 def table(found: dict[str, Any]) -> str:
-    """A row per server."""
-    rows = []
+    """What a wake costs, and what a busy connection does: a row per server."""
+    rows, busy = [], []
+    words = {"cpu": "CPU of an exchange", "rate": "exchanges a second"}
+    ratios = [(what, side) for what in words for side in ("guarded", "again")]
     for name, each in found["results"].items():
         wakes = {side: statistics.median(rounds) for side, rounds in each["wake_us"].items()}
-        rows.append(
-            [
-                name,
-                *(f"{wakes[side]:.0f}" for side in SIDES),
-                *(
-                    times(each[what][side])
-                    for what in ("cpu", "rate")
-                    for side in ("guarded", "again")
-                ),
-            ]
-        )
-    head = ["", *(f"a wake, us: {side}" for side in SIDES)]
-    head += [
-        f"{what}: {side}"
-        for what in ("CPU of an exchange", "exchanges a second")
-        for side in ("guarded", "again")
-    ]
+        rows.append([name, *(f"{wakes[side]:.0f}" for side in SIDES)])
+        busy.append([name, *(times(each[what][side]) for what, side in ratios)])
+    heads = [f"{words[what]}: {side}" for what, side in ratios]
     said = (
         f"A wake: what the first message after {found['rest_s']:g} s of rest costs the server "
         f"more than the next one, median of rounds of {found['clients']} clients; the goal is "
@@ -192,4 +180,5 @@ def table(found: dict[str, Any]) -> str:
         f"`release_buffers`. The others are ratios to stock of {BUSY} clients "
         "that are busy; *again* is stock once more, the control."
     )
-    return f"{markdown(head, rows)}\n\n{said}"
+    wake = markdown(["", *(f"a wake, us: {side}" for side in SIDES)], rows)
+    return f"{wake}\n\n{markdown(['', *heads], busy)}\n\n{said}"

@@ -118,16 +118,18 @@ def test_seconds_and_processor_time_of_the_pipeline_are_compared_apart() -> None
         },
     }
     lines = pipeline.table(found).splitlines()
+    assert lines[0].endswith("| session | first query | read | audit | advise |")
+    assert lines[3] == "| 20k, Spark's floor | 2 | 1 | 1 | - | - |"
+    lines = lines[lines.index("") + 1 :]
     assert lines[0].endswith(
-        "| session | first query | read | audit | advise | audit / DuckDB | audit / DuckDB, CPU | advise / embedded |"
-        " advise / embedded, CPU | from the start to the audit, CPU |"
-        " session and audit / Spark's floor |"
+        "| audit / DuckDB | audit / DuckDB, CPU | advise / embedded | advise / embedded, CPU |"
+        " from the start to the audit, CPU | session and audit / Spark's floor |"
     )
     assert lines[2].endswith(
         "| 3.50x (3.00-4.00) | 9.00x (9.00-9.00) | 2.50x (2.00-3.00) | - | 1.40x (1.30-1.50) |"
         " 2.75x (2.50-3.00) |"
     )
-    assert lines[3] == "| 20k, Spark's floor | 2 | 1 | 1 | - | - | - | - | - | - | - | - |"
+    assert not any(line.startswith("| 20k, Spark's floor") for line in lines)
 
 
 @pytest.mark.slow
@@ -145,7 +147,7 @@ def test_what_a_tls_connection_costs_is_shown_for_every_side_beside_its_control(
     text = tls_costs.table(
         {**found, "results": {"a server": {"wake_us": wakes, "cpu": sides, "rate": sides}}}
     )
-    row = text.splitlines()[2].split(" | ")
+    row = text.splitlines()[2].strip(" |").split(" | ")
     assert row[1:5] == ["5", "30", "20", "6"]
     assert "{" not in text
 
