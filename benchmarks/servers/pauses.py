@@ -289,7 +289,10 @@ def table(found: dict[str, Any]) -> str:
         parts.append(markdown([head, *PHASES], rows))
     told = (
         f"The longest of one client beside {found['clients']:,} others, guarded / stock. Bold: "
-        f"more than {GOAL_MS} ms, and than stock."
+        f"more than {GOAL_MS} ms, and than stock. `-`: it does not reload, or its application here has "
+        "no long answer to be looked at during a stop. A guarded uvicorn makes the protocol of a "
+        "connection at its first byte, stock when it is accepted: compare connect and burst "
+        "together."
     )
     return "\n\n".join([told, *parts])
 
