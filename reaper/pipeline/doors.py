@@ -1,6 +1,7 @@
 """A room of the pipeline that can be called: `reaper.pipeline.audit(events)`.
 
-One rule: *a question has one name*, that of its room.
+One rule: *a question has one name*, that of its room. A room is a package, and a
+question was public as a function before it had one: so the package answers to the call.
 """
 
 from __future__ import annotations

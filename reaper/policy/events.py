@@ -2,7 +2,8 @@
 Netty's IdleStateHandler calls one.
 
 Silence in and silence out are told apart: use them to send a ping, to log, to hang up
-on the third one.
+on the third one. Nothing of ours imports it: it is a public name, for servers of your
+own, and stays until a release deprecates it.
 """
 
 from __future__ import annotations
