@@ -15,15 +15,20 @@ PHASES = (
     *("HANDSHAKE", "FIRST_BYTE", "HEADERS", "BODY", "KEEP_ALIVE"),
     *("WRITE", "TUNNEL", "IDLE", "HALF_CLOSED"),
 )
+LEAST_OUT = 60_000
+UNSEEN = 131_072 / LEAST_OUT
+"""Seconds for which a full buffer may hide a reader: `write` ends a client that takes
+nothing no sooner, if it has taken so much.
+"""
 LIMITS = {
     **{f"REAPER_TIMEOUTS_{phase}": f"{LIMIT:g}s" for phase in PHASES},
     "REAPER_TICK": f"{TICK * 1000:g}ms",
     "REAPER_LIMITS_MIN_IN_RATE": "0",
-    "REAPER_LIMITS_MIN_OUT_RATE": "100000",
+    "REAPER_LIMITS_MIN_OUT_RATE": f"{LEAST_OUT}",
     "REAPER_LIMITS_MIN_OUT_GRACE": "10s",
 }
 """The settings of every guarded server. Least rates are another subject: this one only
-says for how long a full buffer may hide a reader, 1.3 s.
+says for how long a full buffer may hide a reader.
 """
 ENDS = {f"REAPER_TIMEOUTS_{phase}": "10s" for phase in PHASES} | {
     "REAPER_TIMEOUTS_MAX_AGE": f"{LIMIT:g}s",

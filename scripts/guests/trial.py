@@ -25,7 +25,7 @@ from loadgen.playing.play import played
 
 from ..serving import Server, free_port, serving
 from ..tools import certificate
-from .columns import LIMITS, Column
+from .columns import LIMITS, UNSEEN, Column
 
 _ALL = (
     *HTTP_LIVES,
@@ -89,7 +89,8 @@ class Cell:
             return f"lost what stock keeps: {guarded.about}" if lost else ""
         if guarded.after is None:
             return "held beyond its limit"
-        most = LIMIT + self.late + self.lag
+        limit = max(LIMIT, UNSEEN) if kind.limit == "write" else LIMIT
+        most = limit + self.late + self.lag
         if kind.world == "stop" and stock.after is not None:  # it waits for some, and then for us
             most = max(most, stock.after + LIMIT + self.late)
         if guarded.after > most:
