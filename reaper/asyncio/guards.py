@@ -376,8 +376,9 @@ def _wake(protocol: Any, kind: Any, data: bytes = b"") -> None:
         if asleep is not None:
             cast(TransportWire, asleep.wire).woke(protocol)
             asleep.woke(asleep.wire.info())
-            if data and cast(OnTransport, asleep).hears:
-                cast(OnTransport, asleep).heard(data)
+            # hypercorn's own is none of `OnTransport`: it is the same on trio.
+            if data and isinstance(asleep, OnTransport) and asleep.hears:
+                asleep.heard(data)
     except Exception:  # the server gets its bytes, whatever becomes of the guard
         log.exception("a guard could not be woken")
 
