@@ -30,8 +30,8 @@ FAULTS = {
     "holds half a preface": r"sends half a preface",
     "refuses a preface in two pieces": r"two pieces|half a preface",
     "holds a block of headers": r"begins a block",
-    "holds half a body": r"half a body|no body",
-    "bounds a body as a whole": r"body in pieces|uploads|padded",
+    "holds half the body of a stream": r"half a body|no body",
+    "bounds the body of a stream as a whole": r"body in pieces|uploads|padded",
     "takes trailers for an error": r"trailers",
     "never opens a window": r"uploads",
     "holds a window that is never opened": r"never opens its window",
@@ -39,7 +39,7 @@ FAULTS = {
     "cuts who opens a window slowly": r"opens its windows by|slowly over the window",
     "ignores windows that SETTINGS open": r"by SETTINGS",
     "sends more than a window allows": r"window|takes",
-    "holds who takes nothing": r"takes nothing from the kernel",
+    "holds who takes nothing of a stream": r"takes nothing from the kernel",
     "cuts a stream that is slower than its keep-alive": r"route|pauses|events|PING|slow|pieces|windows by",
     "resets all streams with the one that is cancelled": r"cancels one of three",
     "closes when an upload is cancelled": r"cancels an upload",
@@ -306,9 +306,9 @@ class Streams:
         while not stream.whole:
             stream.came.clear()
             limit: float | None = LIMIT
-            if self.has("holds half a body"):
+            if self.has("holds half the body of a stream"):
                 limit = None
-            elif self.has("bounds a body as a whole"):
+            elif self.has("bounds the body of a stream as a whole"):
                 limit = began + LIMIT - self.loop.time()
             async with asyncio.timeout(limit):
                 await stream.came.wait()
@@ -367,7 +367,7 @@ class Streams:
 
     async def drained(self) -> None:
         """Wait until the kernel has room; the connection is reset if it has not."""
-        limit = None if self.has("holds who takes nothing") else LIMIT
+        limit = None if self.has("holds who takes nothing of a stream") else LIMIT
         try:
             async with asyncio.timeout(limit):
                 await self.writer.drain()

@@ -154,6 +154,10 @@ def speaks_tls(certificate: tuple[str, str]) -> ssl.SSLContext:
     return context
 
 
+def test_no_two_faults_have_one_name() -> None:
+    assert not set(broken.FAULTS) & set(broken_http2.FAULTS)
+
+
 # ---- what a kind is, and what is said of it
 def test_each_kind_has_a_ground_and_each_row_is_that_of_a_kind() -> None:
     rows = [row for _, _, row in ROWS]
