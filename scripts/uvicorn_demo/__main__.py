@@ -26,7 +26,8 @@ WAIT, TRIALS = 9.0, 3
 """Seconds that a close is waited for, and connections per question."""
 LIMITS = ("FIRST_BYTE", "HEADERS", "BODY", "KEEP_ALIVE", "WRITE", "HALF_CLOSED", "TUNNEL", "LINGER")
 SETTINGS = {f"REAPER_TIMEOUTS_{name}": f"{TIMEOUT:g}s" for name in LIMITS} | {
-    "REAPER_TICK": "500ms"
+    "REAPER_TICK": "500ms",
+    "REAPER_LIMITS_MIN_OUT_RATE": "1000000",  # no buffer hides a reader for long
 }
 SETTINGS["REAPER_TIMEOUTS_MAX_AGE"] = (
     "0s"  # an age that is drawn at random would end the longest questions

@@ -25,6 +25,8 @@ is busy.
 """
 PHASES = ("FIRST_BYTE", "HEADERS", "BODY", "KEEP_ALIVE", "WRITE", "TUNNEL")
 SETTINGS = {f"TIMEOUTS_{phase}": f"{LIMIT:g}s" for phase in PHASES} | {"TICK": "250ms"}
+# A full buffer then hides no reader for long, and this rate cuts nobody.
+SETTINGS |= {"LIMITS_MIN_OUT_RATE": "1000000", "LIMITS_MIN_OUT_GRACE": "1m"}
 SPEECH = Speech("http2", Paths("/", post="/echo", much="/big"))
 STREAM_RESET, GOAWAY, CALM = b"RST_STREAM 8", b"GOAWAY 0", b"GOAWAY 11"
 

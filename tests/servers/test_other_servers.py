@@ -50,7 +50,7 @@ ATTACKS = ["mute", "slow_headers", "slow_second_headers", "stalled_body", "unrea
 SETTINGS = {
     f"timeouts.{name}": "500ms"
     for name in ("first_byte", "headers", "body", "keep_alive", "write", "tunnel")
-}
+} | {"limits.min_out_rate": "1000000"}
 
 
 Start = Callable[..., AbstractContextManager[Server]]
@@ -89,6 +89,8 @@ COMMANDS = {
     ],
 }
 LIMITS = dict.fromkeys(["FIRST_BYTE", "HEADERS", "BODY", "KEEP_ALIVE", "WRITE", "TUNNEL"], "1s")
+SEEN = {"REAPER_LIMITS_MIN_OUT_RATE": "1000000"}
+"""At this rate no buffer hides a reader for long."""
 
 
 @pytest.fixture
@@ -100,7 +102,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Start:
         limits = {
             f"REAPER_TIMEOUTS_{name}": value for name, value in {**LIMITS, **settings}.items()
         }
-        environment = os.environ | {"REAPER_TICK": "250ms"} | limits
+        environment = os.environ | {"REAPER_TICK": "250ms", **SEEN} | limits
         command = [sys.executable, "-m", *words]
         with serving(command, tmp_path / "log", port=port, environment=environment) as server:
             wait_until(lambda: ask(server))
@@ -119,6 +121,7 @@ def ask(server: Addressed) -> bytes:
 def gunicorn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
     """A worker of gunicorn's with every timeout 1 s."""
     monkeypatch.setenv("REAPER_TICK", "250ms")
+    monkeypatch.setenv(*next(iter(SEEN.items())))
     for name in LIMITS:
         monkeypatch.setenv(f"REAPER_TIMEOUTS_{name}", "1s")
     app: Any = asgi if request.param == "ASGIWorker" else wsgi
