@@ -28,7 +28,7 @@ control beside it:
   that changes; a link to a file of the journal; a file in capitals; a pipe.
 
 The rest are the twenty of our own, below their comment, and those that the model server
-draws: `scripts/audit_model.py` has fifteen faults that it combines with stalls,
+draws: `scripts/audit_model.py` has 21 faults that it combines with stalls,
 restarts and lost rows. Those below "had not read the audit" were chosen by the pages
 alone; the 125 journals of the trial itself are not ours.
 """

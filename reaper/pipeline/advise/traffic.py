@@ -176,7 +176,7 @@ class Lives:
     wanted: Wanted = Wanted()
 
 
-def _parts(wanted: Wanted) -> list[Part]:
+def _parts() -> list[Part]:
     """What is added up over the rows of a connection, kind by kind."""
     closes = tuple(KINDS.index(kind) for kind in ENDS)
     # Without a timeout it may be the server's turn: such a row reports no silence.
@@ -208,10 +208,6 @@ def _parts(wanted: Wanted) -> list[Part]:
                 "active_rows": ("count(1)", ""),
                 "longest": ("max(idle_ns)", ""),
                 "n_ended": ("count(1)", _IDLE),
-                **{
-                    name: ("count(1)", f"{_IDLE} AND idle_ns > {_ns(seconds)}")
-                    for name, seconds in _beyond(wanted)
-                },
             },
         ),
         Part((AVERTED,), {"listener_of_check": any_listener, "checks": ("count(1)", "")}),
@@ -243,12 +239,16 @@ def _parts(wanted: Wanted) -> list[Part]:
 
 
 def _cuts(wanted: Wanted) -> Ladder:
-    """When the first silence began that each candidate would have cut."""
+    """When the first silence began that each candidate would have cut, and how many
+    that ended were longer than each threshold.
+    """
     # Of changes those of a connection, but where the server works.
     silent = (
         f"(kind <> '{KINDS[CONFIG]}' OR timeout_ms > 0 OR (timeout_ms = 0 AND idle_sum_ns IS NULL))"
     )
-    return Ladder("cut", "t - idle_ns", "idle_ns", tuple(map(_ns, wanted.candidates)), silent)
+    candidates = tuple(map(_ns, wanted.candidates))
+    counted = tuple((name, _ns(seconds)) for name, seconds in _beyond(wanted))
+    return Ladder("cut", "t - idle_ns", "idle_ns", candidates, silent, counted, _IDLE)
 
 
 def _latest_timeout(name: str, of: str) -> dict[str, tuple[str, str]]:
@@ -269,7 +269,7 @@ def lives_of_journal(
     end. So the bins of time are known before, and one pass over the rows is enough.
     """
     timeline = Timeline.of(inputs.runs)
-    added = here().grouped(events, "conn", _parts(wanted), _cuts(wanted))
+    added = here().grouped(events, "conn", _parts(), _cuts(wanted))
     known = with_run(added, runs_frame(spark, inputs.runs, timeline))
     # The kind decides between rows of one instant: a change comes last.
     change, active = F.col("change_stated"), F.col("active_stated")

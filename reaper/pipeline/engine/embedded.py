@@ -324,21 +324,40 @@ def grouped(
 
 
 def _climbed(events: DataFrame, key: str, ladder: Ladder) -> DataFrame:
-    """The columns of *ladder*. First the least value of each step alone: a row then
-    costs one aggregate, and not one a step.
+    """The columns of *ladder*. First the least value and the count of each step alone:
+    a row then costs two aggregates, and not two a step.
     """
-    steps = " ".join(
-        f"WHEN {ladder.measure} > {step} THEN {i}"
-        for i, step in reversed(list(enumerate(ladder.steps)))
+    steps = sorted({*ladder.steps, *(most for _, most in ladder.counted)})
+    place = " ".join(
+        f"WHEN {ladder.measure} > {step} THEN {i}" for i, step in reversed(list(enumerate(steps)))
     )
-    rows = events.where(f"{ladder.measure} > {ladder.steps[0]} AND {ladder.where}")
-    step = sql.expr(f"CAST(CASE {steps} END AS TINYINT)").alias("_step")
-    least = rows.groupBy(key, step).agg(sql.expr(f"min({ladder.value})").alias("_least"))
-    return least.groupBy(key).agg(
+    rows = events.where(f"{ladder.measure} > {steps[0]} AND {ladder.where}")
+    step = sql.expr(f"CAST(CASE {place} END AS TINYINT)").alias("_step")
+    least = sql.expr(f"min({ladder.value})").alias("_least")
+    count = sql.expr(f"count(1) FILTER (WHERE {ladder.counts})").alias("_count")
+    alone = rows.groupBy(key, step).agg(least, count)
+    found = alone.groupBy(key).agg(
         *(
-            sql.expr(f"min(_least) FILTER (WHERE _step >= {i})").alias(f"{ladder.name}_{i}")
-            for i in range(len(ladder.steps))
-        )
+            sql.expr(f"min(_least) FILTER (WHERE _step = {i})").alias(f"_at_{i}")
+            for i in range(len(steps))
+        ),
+        *(
+            sql.expr(
+                f"CAST(sum(_count) FILTER (WHERE _step >= {steps.index(most)}) AS BIGINT)"
+            ).alias(label)
+            for label, most in ladder.counted
+        ),
+    )
+    # From the last step down: beyond one lies what is beyond the next.
+    for i in reversed(range(len(steps) - 1)):
+        found = found.withColumn(f"_at_{i}", sql.expr(f"least(_at_{i}, _at_{i + 1})"))
+    return found.select(
+        key,
+        *(
+            sql.col(f"_at_{steps.index(step)}").alias(f"{ladder.name}_{i}")
+            for i, step in enumerate(ladder.steps)
+        ),
+        *(label for label, _ in ladder.counted),
     )
 
 

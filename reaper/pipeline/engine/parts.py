@@ -36,3 +36,9 @@ class Ladder(NamedTuple):
     """Ascending."""
     where: str
     """Which rows."""
+    counted: tuple[tuple[str, int], ...]
+    """(column, most): how many rows have a *measure* greater than *most*; 0 or null for
+    none.
+    """
+    counts: str
+    """Which of these rows are counted."""

@@ -384,12 +384,19 @@ def grouped(
             for label, (aggregate, of) in part.columns.items()
         ]
     if ladder is not None:
-        wheres.append(f"({ladder.measure} > {ladder.steps[0]} AND {ladder.where})")
+        shortest = min(ladder.steps[0], *(most for _, most in ladder.counted))
+        wheres.append(f"({ladder.measure} > {shortest} AND {ladder.where})")
         columns += [
             expr(
                 f"min({ladder.value}) FILTER (WHERE {ladder.measure} > {step} AND {ladder.where})"
             ).alias(f"{ladder.name}_{i}")
             for i, step in enumerate(ladder.steps)
+        ]
+        columns += [
+            expr(f"count(1) FILTER (WHERE {ladder.measure} > {most} AND {ladder.counts})").alias(
+                label
+            )
+            for label, most in ladder.counted
         ]
     return events.where(" OR ".join(wheres)).groupBy(key).agg(*columns)
 

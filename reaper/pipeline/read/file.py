@@ -345,6 +345,12 @@ def believe(facts: Facts, counts: Iterable[Count], now: int) -> None:
     facts.least_ms = min(
         _known(found, "timeout_ms_min", (KINDS[OPEN], KINDS[CONFIG])), default=None
     )
+    active = [
+        each
+        for bound in ("timeout_ms_min", "timeout_ms_max")
+        for each in _known(found, bound, (KINDS[ACTIVITY],))
+    ]
+    facts.active_ms = (min(active), max(active)) if active else None
     facts.listeners = sorted(set(_known(found, "listener")))
     facts.own_rows = sum(kinds[kind] for kind in OWN)
     if others := {least_conn >> SEQUENCE_BITS, facts.last_conn >> SEQUENCE_BITS} - {facts.writer}:

@@ -185,10 +185,14 @@ _IS_OPEN, _IS_ACTIVITY = f"code = {OPEN}", f"code = {ACTIVITY}"
 _IS_REAP, _IS_CHECK = f"code = {REAP}", f"code = {AVERTED}"
 
 
-def _of_activities(untimed: bool) -> Part:
+_TIMEOUTS = ("active_timeout_ms", "active_least_ms", "active_most_ms")
+
+
+def _of_activities(untimed: bool, *, alike: bool) -> Part:
     """Nine rows in ten: what can be known by other rows is not asked of them.
 
-    *untimed*: a row states no timeout, or that none is in force.
+    *untimed*: a row states no timeout, or that none is in force. *alike*: all state the
+    same one, so that `_TIMEOUTS` need no row.
     """
     stated = f"{_IS_ACTIVITY} AND timeout_ms IS NOT NULL" if untimed else ""
     columns = {
@@ -201,6 +205,8 @@ def _of_activities(untimed: bool) -> Part:
         "active_least_ms": ("min(timeout_ms)", ""),
         "active_most_ms": ("max(timeout_ms)", ""),
     }
+    if alike:
+        columns = {name: each for name, each in columns.items() if name not in _TIMEOUTS}
     if untimed:
         columns |= {
             "active_stated": ("max(t)", stated),
@@ -320,8 +326,12 @@ def lifetimes(events: DataFrame, files: Sequence[Facts] | None = None) -> DataFr
         for name in ("untimed", "backward", "changes")
     )
     told = files is None or _tells_of_open(files)
-    parts = [_OF_OPENINGS, _OF_ENDS, _of_activities(untimed)]
+    only = None if untimed or files is None else only_timeout(files)
+    parts = [_OF_OPENINGS, _OF_ENDS, _of_activities(untimed, alike=only is not None)]
     absent: dict[str, Column] = {}
+    if only is not None:
+        theirs = F.when(F.col("activities") > 0, F.lit(only).cast("int"))
+        absent |= dict.fromkeys(_TIMEOUTS, theirs)
     for part, there in ((_OF_CHANGES, changes), (_OF_OPEN, told)):
         if there:
             parts.append(part)
@@ -347,6 +357,16 @@ def lifetimes(events: DataFrame, files: Sequence[Facts] | None = None) -> DataFr
         }
     found = here().grouped(events, "conn", parts).withColumns(counts | absent)
     return _added_up(found, [name for name in counts if name.startswith("backward_")])
+
+
+def only_timeout(files: Sequence[Facts]) -> int | None:
+    """The timeout, ms, that every activity in *files* states; None: they state several,
+    or none.
+    """
+    if any(facts.untimed for facts in files):
+        return None
+    stated = {each for facts in files if facts.active_ms is not None for each in facts.active_ms}
+    return stated.pop() if len(stated) == 1 else None
 
 
 def _tells_of_open(files: Sequence[Facts]) -> bool:

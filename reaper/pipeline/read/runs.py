@@ -115,6 +115,8 @@ class Facts:
     """The longest silence that a row ends, or reports before a change; None: none."""
     least_ms: int | None = None
     """The least timeout that an opening or a change puts in force; None: none does."""
+    active_ms: tuple[int, int] | None = None
+    """The least and the greatest timeout that an activity states; None: none does."""
 
     @property
     def of_run(self) -> tuple[int, str, int]:
