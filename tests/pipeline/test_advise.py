@@ -624,3 +624,30 @@ def test_no_words_of_the_answer_say_what_its_table_contradicts(spark: Any, tmp_p
     assert note.startswith(
         "silences up to 1 s were not written one by one: no timeout shorter than that is judged"
     )
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_where_those_that_were_cut_had_longer_silences_the_answer_says_so(
+    spark: Any, tmp_path: Path, apart: bool
+) -> None:
+    """Half of the clients are slow, and a timeout of 30 s cuts these for good."""
+    chance = random.Random(5)
+    with journal(tmp_path / "journal", 1) as ours:
+        for number in range(400):
+            t, slow = (1 + number) * S, number % 2 == 0
+            log = ours.open(t, 30_000, "echo")
+            for _ in range(10):
+                t += round(chance.uniform(*((8, 28) if slow and apart else (1, 20))) * S)
+                log.touch(t)
+            if slow:
+                log.reap(t + 30 * S, t + 30 * S)
+            else:
+                log.close_peer(t + S)
+        ours.config(1500 * S, "still here")
+    found = advise(spark, check([tmp_path / "journal"], now_ns=WALL), None, Policy(0.1))
+    because = found["listeners"]["echo"]["recommendation"]["because"]
+    told = [each for each in because if "had longer silences before" in each]
+    assert bool(told) is apart
+    if apart:
+        assert told[0].startswith("clients that were cut had longer silences before: ")
+        assert "beyond 20 s, and 0.0% of the others'" in told[0]

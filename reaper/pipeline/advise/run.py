@@ -34,7 +34,7 @@ from .access_logs import (
     read_requests,
     silences,
 )
-from .survival import LEAST_FREEDOM, Curve, Z, kaplan_meier
+from .survival import LEAST_FREEDOM, Curve, Cut, Z, kaplan_meier
 from .tables import TABLE, Table, read_uses
 from .traffic import (
     Lives,
@@ -372,6 +372,8 @@ def _listener(
             }
         )
     recommendation = _recommend(curve, policy, threshold, tick_s, span_s, tells_ends=tells_ends)
+    if (found := curve.spread.survivors()) is not None:
+        recommendation["because"] = [*recommendation["because"], _survivors(found)]
     timeout = recommendation["timeout_s"]
     if timeout is not None:
         recommendation |= {"tick_s": tick_for(min(timeout, BESIDE)), "wheel_size": WHEEL_SIZE}
@@ -474,6 +476,16 @@ def _recommend(
         "interval_s": [optimistic, careful],
         "because": because,
     }
+
+
+def _survivors(found: Cut) -> str:
+    """That the interval is of those that no timeout cut."""
+    (n, a), (m, b) = found.cut, found.others
+    return (
+        f"clients that were cut had longer silences before: {a / n:.1%} beyond "
+        f"{spoken(found.seconds)}, and {b / m:.1%} of the others': the interval describes those "
+        "that were not cut, and more may be cut than it says"
+    )
 
 
 def _unsure(at_least_s: float | None, because: list[str]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from statistics import NormalDist
 
 Z = 1.959964
 """Two-sided 95 %."""
@@ -66,6 +67,37 @@ class Beyond:
     a_m: int
 
 
+SELDOM = 0.01
+"""A difference that chance makes seldomer than this is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Silences that ended, of connections whose last silence was cut, and of the
+    others; and of both, those longer than *seconds*.
+    """
+
+    seconds: float
+    cut: tuple[int, int]
+    """(ended, longer)"""
+    others: tuple[int, int]
+
+    def tells(self, effect: float) -> bool:
+        """Whether those that were cut had longer silences before.
+
+        Args:
+            effect: By how much the variance is greater than that of independent
+                silences.
+        Source: the two-proportion z-test, one-sided.
+        """
+        (n, a), (m, b) = self.cut, self.others
+        if min(n, m) < COUNTED or a < COUNTED:
+            return False
+        share = (a + b) / (n + m)
+        error = math.sqrt(share * (1 - share) * max(effect, 1.0) * (1 / n + 1 / m))
+        return error > 0 and (a / n - b / m) / error > NormalDist().inv_cdf(1 - SELDOM)
+
+
 @dataclass(frozen=True, slots=True)
 class Spread:
     """How the silences that ended lie among connections. Silences of one connection are
@@ -83,6 +115,16 @@ class Spread:
     """The greatest m."""
     beyond: Sequence[Beyond] = ()
     """Ascending."""
+    cuts: Sequence[Cut] = ()
+    """Ascending; empty where no log tells which silences were cut."""
+
+    def survivors(self) -> Cut | None:
+        """The longest threshold at which those that were cut had longer silences; None:
+        there is none.
+        """
+        effects = {each.seconds: self._effect(each) for each in self.beyond}
+        found = [each for each in self.cuts if each.tells(effects.get(each.seconds, 1.0))]
+        return found[-1] if found else None
 
     @property
     def busiest(self) -> float:

@@ -15,7 +15,7 @@ from ..engine import F, Ladder, Part, here
 from ..read.frames import IS_END, ns, of_connections, runs_frame, with_run
 from ..read.inputs import Inputs
 from ..read.runs import Timeline
-from .survival import LEAST_NS, Beyond, Spread, width_sql
+from .survival import LEAST_NS, Beyond, Cut, Spread, width_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -163,11 +163,11 @@ class Lives:
     frame: DataFrame
     """Grain: one row per connection; listener_hash, opened (null: before the log),
     ended, end_0 and so on, rows, longest, short, running, n_ended, n_beyond_0 and so
-    on, offset_ns. end_i is its end under candidate i. It, opened and ended are on the
-    writer's clock, which + offset_ns is the shared timeline. running: how long its
+    on, cut, offset_ns. end_i is its end under candidate i. It, opened and ended are on
+    the writer's clock, which + offset_ns is the shared timeline. running: how long its
     silence had lasted when the log ended; null where there is none, or it is counted
     elsewhere. n_ended: silences that ended; n_beyond_i: of them, those longer than
-    the i-th threshold of `wanted.counted`.
+    the i-th threshold of `wanted.counted`. cut: 1 if the log's reaper cut its last one.
     """
     span: tuple[int, int] | None
     """From the first opening to the end of the last log, on the shared timeline; None
@@ -321,6 +321,7 @@ def lives_of_journal(
         "running",
         "n_ended",
         *names,
+        F.when(F.col("reaped_after").isNotNull(), 1).otherwise(0).alias("cut"),
         "offset_ns",
     )
     begun = [
@@ -369,6 +370,8 @@ def lives_of_requests(gaps: DataFrame, wanted: Wanted = Wanted()) -> Lives:
             F.count(F.when(F.col("returned") & (F.col("idle_ns") > _ns(c)), 1)).alias(name)
             for name, c in _beyond(wanted)
         ),
+        # Which were cut no access log tells: the last silence of each is taken to be.
+        F.lit(0).alias("cut"),
         F.lit(0).cast("long").alias("offset_ns"),
     )
     return Lives(lives, None, wanted)
@@ -521,6 +524,7 @@ def _counted(lives: Lives, begin: int, width: int, beyond: int) -> list[Any]:
             F.col("n_ended").alias("n_all"),
             (F.col("n_ended") + short).alias("n_ended"),
             *(name for name, _ in _beyond(lives.wanted)),
+            "cut",
             *("opened", "running", "since", "edge_ns", "running_edge"),
             *(f"end_{i}" for i in range(len(ends))),
             place(F.least(*ends, ends[0])).alias("first_at"),
@@ -528,7 +532,9 @@ def _counted(lives: Lives, begin: int, width: int, beyond: int) -> list[Any]:
         )
     )
     sums = {"n_ended": "n_ended", "n_n": "n_ended * n_ended"}
+    sums["n_cut"] = "n_ended * cut"
     for name in _sums(lives.wanted):
+        sums[f"{name}_cut"] = f"{name} * cut"
         sums |= {name: name, f"{name}_2": f"{name} * {name}", f"{name}_n": f"{name} * n_ended"}
     added = {
         "connections": "sum(begun)",
@@ -583,8 +589,13 @@ def _spread(heads: list[Any], wanted: Wanted) -> dict[int, Spread]:
             for seconds in thresholds
         ]
         beyond.sort(key=lambda each: each.seconds)
-        most = max(row.most for row in mine)
-        result[listener] = Spread(total("n_ended"), total("n_n"), most, beyond)
+        most, ended, cut = max(row.most for row in mine), total("n_ended"), total("n_cut")
+        cuts = [
+            Cut(seconds, (cut, longer), (ended - cut, total(name) - longer))
+            for name, seconds in _beyond(wanted)
+            for longer in (total(f"{name}_cut"),)
+        ]
+        result[listener] = Spread(ended, total("n_n"), most, beyond, cuts if cut else ())
     return result
 
 
