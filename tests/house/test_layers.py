@@ -42,7 +42,7 @@ ARROWS = {
     "trio": ADAPTER | {"keeper"},
     "asyncio": ADAPTER | {"keeper"},
     "threads": ADAPTER | {"keeper"},
-    "servers": ADAPTER | {"asyncio", "trio", "gunicorn"},  # the door of gunicorn's workers
+    "servers": ADAPTER | {"asyncio", "trio"},
     **dict.fromkeys(["uvicorn", "gunicorn", "aiohttp", "websockets"], SERVER),
     "attach": PARTS - {"testing"} | {"policy"},
     "top": PARTS - {"testing"} | {"attach", "status"},

@@ -27,6 +27,17 @@ def is_ours(kind: Any) -> bool:
     return kind.__module__.partition(".")[0] in (PACKAGE, "reaper")
 
 
+def worker_of(name: str) -> Any:
+    """The class *name* of this room, whose needs are met. The other is not imported:
+    it may need what is not there.
+    """
+    if name == "ASGIWorker":
+        from . import asgi as found
+    else:
+        from . import threads as found  # type: ignore[no-redef]
+    return getattr(found, name)
+
+
 def config(module: ModuleType, visit: Visit) -> None:
     """Have each `Config` name a guarded worker class."""
     read = module.Config.worker_class.fget
@@ -46,9 +57,7 @@ def config(module: ModuleType, visit: Visit) -> None:
         if not visit.fits(KINDS[name]):
             return found
         try:
-            from ... import gunicorn
-
-            return getattr(gunicorn, name)
+            return worker_of(name)
         except Exception as error:  # gunicorn goes on with its own
             visit.left_alone(one_line(error), f"'s {name}")
             return found

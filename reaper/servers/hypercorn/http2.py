@@ -14,6 +14,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from hypercorn.events import Closed, RawData, Updated
+from hypercorn.protocol.h2 import H2Protocol, StreamBuffer
+
 from ...policy import Phase
 from ..guest import Around
 from ..http2.engine import CANCEL, REFUSED_STREAM, Engine, is_shut, tolerant, window_of
@@ -103,8 +106,6 @@ class Session(Engine):
             self._protocol.task_group.spawn(what, *arguments)
 
     async def _sent(self, data: bytes) -> None:
-        from hypercorn.events import RawData
-
         await self._protocol.send(RawData(data=data))
 
     async def _end(self, number: int | None, goaway: bytes) -> None:
@@ -165,18 +166,16 @@ def close(method: Any) -> Any:
     return instead
 
 
-def guard(around: Around) -> None:
-    """Wrap hypercorn's `H2Protocol`. Connections whose `TCPServer` has no `CARRIER`
-    stay.
+class Judged:
+    """What stands for the methods of hypercorn's `H2Protocol` and `StreamBuffer`. Each
+    is given the method that it replaces, which it calls, and has the `Session` look at
+    what has moved. A connection without a session is served as stock.
     """
-    from hypercorn.events import Closed, RawData, Updated
-    from hypercorn.protocol.h2 import H2Protocol, StreamBuffer
 
-    if hasattr(H2Protocol.initiate, "__wrapped__"):
-        return  # the other flavour of hypercorn has wrapped it
-
-    @around(H2Protocol, "initiate")
+    @staticmethod
     def initiate(method: Any) -> Any:
+        """Judge the streams of a connection whose `TCPServer` has a `CARRIER`."""
+
         async def instead(self: Any, *arguments: Any, **options: Any) -> None:
             carrier = getattr(getattr(self.send, "__self__", None), CARRIER, None)
             if carrier is not None:
@@ -185,8 +184,12 @@ def guard(around: Around) -> None:
 
         return instead
 
-    @around(H2Protocol, "handle")
+    @staticmethod
     def handle(method: Any) -> Any:
+        """Bytes have come, or the end: the session looks at them first. Note what
+        is waited for once hypercorn has worked on them.
+        """
+
         async def instead(self: Any, event: Any) -> None:
             session: Session | None = getattr(self, SESSION, None)
             if session is None or not isinstance(event, RawData):
@@ -210,8 +213,10 @@ def guard(around: Around) -> None:
 
         return instead
 
-    @around(H2Protocol, "_handle_events")
+    @staticmethod
     def handle_events(method: Any) -> Any:
+        """Leave out what h2 found on streams that were cancelled in the same bytes."""
+
         async def instead(self: Any, events: Any) -> None:
             session: Session | None = getattr(self, SESSION, None)
             if session is not None and (idle := session.frames.cancelled):
@@ -220,8 +225,10 @@ def guard(around: Around) -> None:
 
         return instead
 
-    @around(H2Protocol, "_create_stream")
+    @staticmethod
     def create_stream(method: Any) -> Any:
+        """A request begins, unless GOAWAY was sent."""
+
         async def instead(self: Any, request: Any) -> None:
             session: Session | None = getattr(self, SESSION, None)
             number = request.stream_id
@@ -238,8 +245,10 @@ def guard(around: Around) -> None:
 
         return instead
 
-    @around(H2Protocol, "_close_stream")
+    @staticmethod
     def close_stream(method: Any) -> Any:
+        """A stream has ended."""
+
         async def instead(self: Any, number: int) -> None:
             session: Session | None = getattr(self, SESSION, None)
             if session is not None and not session.ended:
@@ -248,8 +257,10 @@ def guard(around: Around) -> None:
 
         return instead
 
-    @around(H2Protocol, "stream_send")
+    @staticmethod
     def stream_send(method: Any) -> Any:
+        """A part of an answer is sent: note what its stream waits for."""
+
         async def instead(self: Any, event: Any) -> None:
             session: Session | None = getattr(self, SESSION, None)
             kind = type(event).__name__
@@ -271,8 +282,10 @@ def guard(around: Around) -> None:
 
         return instead
 
-    @around(StreamBuffer, "pop")
+    @staticmethod
     def pop(method: Any) -> Any:
+        """Bytes of an answer are given to h2: its client has made room for them."""
+
         async def instead(self: Any, most: int) -> bytes:
             data: bytes = await method(self, most)
             session, number = getattr(self, SESSION, (None, 0))
@@ -285,3 +298,18 @@ def guard(around: Around) -> None:
             return data
 
         return instead
+
+
+def guard(around: Around) -> None:
+    """Wrap hypercorn's `H2Protocol`. Connections whose `TCPServer` has no `CARRIER`
+    stay.
+    """
+    if hasattr(H2Protocol.initiate, "__wrapped__"):
+        return  # the other flavour of hypercorn has wrapped it
+    around(H2Protocol, "initiate")(Judged.initiate)
+    around(H2Protocol, "handle")(Judged.handle)
+    around(H2Protocol, "_handle_events")(Judged.handle_events)
+    around(H2Protocol, "_create_stream")(Judged.create_stream)
+    around(H2Protocol, "_close_stream")(Judged.close_stream)
+    around(H2Protocol, "stream_send")(Judged.stream_send)
+    around(StreamBuffer, "pop")(Judged.pop)
