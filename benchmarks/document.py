@@ -48,6 +48,7 @@ PROGRAMS = {
         Program("guarded", "servers.guarded", "A request in instructions, stock and guarded"),
         Program("servers", "servers.run", "A request, ours and other servers'"),
         Program("idle", "servers.idle", "An idle connection, ours and other servers'"),
+        Program("resting", "servers.resting", "A resting client, stock and guarded"),
         Program("tls", "servers.tls", "An idle TLS connection on asyncio, stock and guarded"),
         Program("tls-costs", "servers.tls_costs", "Waking a TLS connection, and a busy one"),
         Program("pauses", "servers.pauses", "The longest wait of one client beside a crowd"),
