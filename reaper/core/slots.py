@@ -83,8 +83,9 @@ class Slot:
     def add(self, entry: Entry) -> None:
         """Append *entry*, which must lie in no slot. Cost: O(1) amortised.
 
-        Written out in `IdleReaper.register`, `IdleReaper._move` and `sweep`, which are
-        paid per connection: change all four.
+        Written out in `IdleReaper.register`, once more in `RoundingReaper.register`, in
+        `IdleReaper._move` and in `sweep`, which are paid per connection: change all
+        five.
         """
         chunk = self.room()
         entry._chunk = chunk
