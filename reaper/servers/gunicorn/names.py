@@ -53,7 +53,8 @@ THREADS = Foreign(
     {
         "gunicorn.workers.gthread:ThreadWorker": """
             _cap_keepalive _serve_http2_stream accept alive cfg enqueue_req handle handle_exit
-            handle_h2c_upgrade handle_http2 handle_request init_process load_wsgi log max_keepalived
+            handle_h2c_upgrade handle_http2 handle_request init_process keepalived_conns load_wsgi log
+            max_keepalived
             murder_keepalived murder_pending nr_conns on_pending_socket_readable pending_conns poller
             wsgi
         """,
