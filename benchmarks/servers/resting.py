@@ -95,7 +95,10 @@ def rest(command: str, clients: int, settled: float, seconds: float) -> dict[str
         RuntimeError: it did not keep them all.
     """
     port = serving.free_port()
-    environment = {"REAPER_TIMEOUTS_KEEP_ALIVE": f"{KEEP_ALIVE}s"}
+    environment = {
+        "REAPER_TIMEOUTS_KEEP_ALIVE": f"{KEEP_ALIVE}s",
+        "SANIC_KEEP_ALIVE_TIMEOUT": str(KEEP_ALIVE),
+    }
     with tempfile.TemporaryDirectory() as folder, ExitStack() as held:
         log = Path(folder) / "log"
         server = held.enter_context(
