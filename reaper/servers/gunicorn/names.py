@@ -52,11 +52,10 @@ THREADS = Foreign(
     TESTED,
     {
         "gunicorn.workers.gthread:ThreadWorker": """
-            _cap_keepalive _serve_http2_stream accept alive cfg enqueue_req handle handle_exit
-            handle_h2c_upgrade handle_http2 handle_request init_process keepalived_conns load_wsgi log
-            max_keepalived
-            murder_keepalived murder_pending nr_conns on_pending_socket_readable pending_conns poller
-            wsgi
+            _cap_keepalive _serve_http2_stream accept alive cfg enqueue_req finish_request
+            handle handle_exit handle_h2c_upgrade handle_http2 handle_request init_process
+            keepalived_conns load_wsgi log max_keepalived murder_keepalived murder_pending
+            nr_conns on_pending_socket_readable pending_conns poller wsgi
         """,
         "gunicorn.workers.gthread:TConn": """
             cfg client close init initialized is_http2 parser sock timeout

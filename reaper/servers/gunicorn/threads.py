@@ -549,6 +549,15 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
         for conn in self.pending_conns:
             conn.timeout = min(conn.timeout, deadline)
 
+    def finish_request(self, conn: Any, fs: Any) -> None:
+        """Keep the connection, or close it. One whose answer came as the worker stopped
+        has `timeouts.drain_idle`, too; gunicorn gives it 2 s.
+        """
+        super().finish_request(conn, fs)
+        kept = self.keepalived_conns
+        if not self.alive and kept and kept[-1] is conn:
+            conn.timeout = time.monotonic() + self._settings.timeouts.drain_idle
+
     def handle_exit(self, sig: int, frame: Any) -> None:
         """On SIGTERM serve for `timeouts.drain_delay`, one answer per connection; then
         stop.

@@ -103,9 +103,10 @@ async def serving(
     **timeouts: Any,
 ) -> AsyncIterator[Served]:
     """uvicorn with the guarded *protocol*, until the end of the block; *uvicorns* are
-    its own settings.
+    its own settings. A full buffer hides no reader for long.
     """
     given = {f"timeouts.{name}": value for name, value in timeouts.items()}
+    given["limits.min_out_rate"] = "1000000"
     settings = ReaperConfig.load(environ={}, overrides={"reaper.tick": "100ms", **given})
     kind = getattr(reaper.uvicorn, protocol).configured(settings, journal)
     own: dict[str, Any] = {
