@@ -66,7 +66,7 @@ def test_a_deserted_server_is_said_to_be(port: int, tmp_path: Path, call: Ran) -
         assert examine(call, *at(port))[1]["deserted"] is None
         client.sock.close()
         _, said, _ = call(main, "doctor", "--for", "1s", *at(port))
-    assert " clients   nobody has been connected since " in said
+    assert "clients   nobody has been connected since " in said
     assert "ago, or longer" in said
 
 

@@ -42,6 +42,9 @@ def serving(name: str, **given: str) -> Iterator[str]:
     kind = getattr(reaper.gunicorn, name)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REAPER_TICK", "250ms")
+        # A full buffer then hides no reader for long, and this rate cuts nobody.
+        patch.setenv("REAPER_LIMITS_MIN_OUT_RATE", "1000000")
+        patch.setenv("REAPER_LIMITS_MIN_OUT_GRACE", "1m")
         for limit in LIMITS:
             patch.setenv(f"REAPER_TIMEOUTS_{limit}", f"{LIMIT:g}s")
         with worker(kind, APPLICATIONS[name], http_protocols="h1,h2", **given) as running:
