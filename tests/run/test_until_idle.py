@@ -159,7 +159,15 @@ def test_a_wrong_duration_is_one_line(value: str) -> None:
 
 
 WORKS = """
-import asyncio, reaper
+import asyncio, reaper, time
+def wsgi(environ, start_response):
+    path = environ["PATH_INFO"]
+    open(path + "-begun", "w").close()
+    time.sleep(5)
+    with open(path, "w") as file:
+        file.write("told to stop" if reaper.stopping() else "in peace")
+    start_response("200 OK", [("Content-Length", "4")])
+    return [b"done"]
 async def work(path):
     open(path + "-begun", "w").close()
     await asyncio.sleep(5)
@@ -182,9 +190,12 @@ if __name__ == "__main__":
     served.router.add_get("/{path:.*}", handle)
     web.run_app(served, host="127.0.0.1", port=int(sys.argv[1]))
 """
+THREADS = ["--no-control-socket", "--threads", "2"]
 GUARDED = {
     "uvicorn": ["-m", "uvicorn", "works:app", "--lifespan", "off", "--port", "PORT"],
     "aiohttp": ["works.py", "PORT"],
+    "hypercorn": ["-m", "hypercorn", "works:app", "--bind", "127.0.0.1:PORT"],
+    "threads": ["-m", "gunicorn", *THREADS, "works:wsgi", "--bind", "127.0.0.1:PORT"],
 }
 
 
@@ -209,6 +220,7 @@ def test_a_request_whose_client_has_left_keeps_it(
     wait_until((tmp_path / "done").exists)
     assert life.ends()[0] == 0
     assert (tmp_path / "done").read_text() == "in peace"
+    assert time.time() - (tmp_path / "done").stat().st_mtime >= IDLE
 
 
 def _children(pid: int) -> list[int]:
