@@ -22,6 +22,7 @@ pytest.importorskip("pyarrow")
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from reaper.pipeline.audit.joined import knots_of
 from reaper.pipeline.audit.run import Audit, Settings, audit
 from reaper.pipeline.audit.verdicts import VERDICTS
 from reaper.pipeline.audit.words import as_text
@@ -520,6 +521,13 @@ def test_clocks_that_drift_apart_hide_nobody(spark: Any, tmp_path: Path) -> None
     hours_apart(tmp_path, Drifting(ppm=100), early=40)
     summary = audited(spark, tmp_path).summary
     assert (summary["result"], counts(summary)) == ("fail", {"ok_reaped": 99, "early": 1})
+
+
+def test_pairs_of_which_one_was_seen_late_say_nothing_of_their_clocks() -> None:
+    # The client saw the end 161 s after the server's close: a skew of half of that
+    # would hide it.
+    assert knots_of([(50 * S, 2, -161 * S, 0)]) == []
+    assert knots_of([(50 * S, 2, -161 * S, -160 * S)]) == [(50 * S, -160_500 * MS)]
 
 
 def test_clocks_that_jump_to_and_fro_leave_it_open_and_accuse_nobody(

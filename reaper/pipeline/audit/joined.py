@@ -203,7 +203,9 @@ def join(
         drift = measure_drift(numbered)
         spread = measure_spread(with_skew(spark, numbered, drift))
         skew = replace(skew, spread=spread)
-        compared = (spread is None or spread * 1e9 <= flight_ns) and skew.consistent
+        # Without a knot every stretch contradicts itself.
+        compared = bool(drift.knots) and skew.consistent
+        compared &= spread is None or spread * 1e9 <= flight_ns
         if drift.most_ns <= NEGLIGIBLE_SKEW_NS and compared:
             drift = NO_DRIFT
         else:
@@ -321,7 +323,9 @@ class Drift:
 
     Clocks drift apart by tens of ms an hour. So the skew is measured in stretches of
     time, each with pairs enough for a median, and is linear between their middles, and
-    beyond the outermost.
+    beyond the outermost. A stretch says nothing where its bounds are further apart than
+    a round trip can be: something was late there, and a skew between them would hide
+    it.
     """
 
     knots: dict[tuple[int, int], list[Knot]]
@@ -511,7 +515,7 @@ def knots_of(bins: Sequence[Bin]) -> list[Knot]:
             for values in ([each[2] for each in stretch], [each[3] for each in stretch])
         ]
         known = [value for value in medians if value is not None]
-        if known:
+        if known and max(known) - min(known) <= MOST_ROUND_TRIP_NS:
             middle = sum(at * n for at, n, *_ in stretch) // pairs
             knots.append((middle, sum(known) // len(known)))
     return knots
