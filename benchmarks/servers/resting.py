@@ -24,12 +24,15 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from reaper.servers.cards import rooms
 from scripts import serving
+from scripts.programs.apps import programs
 
-from ..common import ROOT, Note, Scale, by_scale, markdown
+from ..common import Note, Scale, by_scale, markdown
 from .apps import PATH
 from .guarded import APPS, PAIRS, PATIENCE, PYTHON, RUN
 
@@ -43,7 +46,7 @@ TOGETHER = 128
 """Clients that wait for their answers at once."""
 AT_ONCE = 4
 """Servers that are measured at the same time, each with its other half."""
-PROGRAMS = f"{sys.executable} {ROOT}/scripts/programs/apps/programs.py"
+PROGRAMS = f"{sys.executable} {programs.__file__}"
 
 Commands = dict[str, tuple[str, str]]
 
@@ -60,7 +63,8 @@ def _commands() -> Commands:
         if pair.speaks == "http":
             with_more = more.get(name.partition(",")[0], "")
             found[name] = pair.stock + with_more, pair.guarded + with_more
-    for name in ("sanic", "tornado"):
+    asked = [room for room, card in rooms().items() if card.family == "asked"]
+    for name in filter(partial(hasattr, programs), asked):
         command = f"{PROGRAMS} {name} {{port}}"
         found[name] = command, f"{RUN} {command}"
     daphne = f"{PYTHON} daphne -p {{port}} {APPS}:asgi"
