@@ -528,6 +528,10 @@ def test_pairs_of_which_one_was_seen_late_say_nothing_of_their_clocks() -> None:
     # would hide it.
     assert knots_of([(50 * S, 2, -161 * S, 0)]) == []
     assert knots_of([(50 * S, 2, -161 * S, -160 * S)]) == [(50 * S, -160_500 * MS)]
+    # Of two that lasted, the beginnings belong to another time.
+    assert knots_of([(50 * S, 1, -20 * MS, None), (60 * S, 1, -81 * S, None)]) == []
+    assert knots_of([(50 * S, 1, -20 * MS, None)]) == [(50 * S, -20 * MS)]
+    assert knots_of([(50 * S, 16, -81 * S, None)]) == [(50 * S, -81 * S)]
 
 
 def test_clocks_that_jump_to_and_fro_leave_it_open_and_accuse_nobody(

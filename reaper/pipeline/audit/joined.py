@@ -325,7 +325,8 @@ class Drift:
     time, each with pairs enough for a median, and is linear between their middles, and
     beyond the outermost. A stretch says nothing where its bounds are further apart than
     a round trip can be: something was late there, and a skew between them would hide
-    it.
+    it. Nor do a few pairs that would move the clocks by more than that, and bound them
+    on one side alone.
     """
 
     knots: dict[tuple[int, int], list[Knot]]
@@ -515,7 +516,11 @@ def knots_of(bins: Sequence[Bin]) -> list[Knot]:
             for values in ([each[2] for each in stretch], [each[3] for each in stretch])
         ]
         known = [value for value in medians if value is not None]
-        if known and max(known) - min(known) <= MOST_ROUND_TRIP_NS:
+        # A few pairs that bound it on one side alone: what the anchors say, which is 0,
+        # bounds it on the other.
+        few = len(known) == 1 and pairs < KNOT_PAIRS
+        bounds = [*known, 0] if few else known
+        if known and max(bounds) - min(bounds) <= MOST_ROUND_TRIP_NS:
             middle = sum(at * n for at, n, *_ in stretch) // pairs
             knots.append((middle, sum(known) // len(known)))
     return knots
