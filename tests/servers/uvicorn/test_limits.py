@@ -293,6 +293,7 @@ def test_the_last_response_of_a_connection_is_waited_for_no_longer_than_any_othe
     what is left.
     """
     patient = {"REAPER_TIMEOUTS_KEEP_ALIVE": "300s", "REAPER_TIMEOUTS_LINGER": "300s"}
+    patient["REAPER_LIMITS_MIN_OUT_GRACE"] = "1m"  # or the least rate may end it first
     with serving(tmp_path, **patient) as server, socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.connect(server.address)
