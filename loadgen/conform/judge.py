@@ -56,7 +56,7 @@ def judged(kind: Kind, seen: Seen, stop: float = 0.0) -> End:
         kept = len(seen.answers) >= len(kind.answers) and all(
             meets(want, answer) for want, answer in zip(kind.answers, seen.answers, strict=False)
         )
-        kept = kept and not seen.lost and not seen.broke and _contained(kind, seen.data)
+        kept = kept and not seen.lost and not seen.broke and kind.heard(seen.data)
         return End(kept=kept, doubt="" if kept else doubt, about=about)
     says = statuses[-1] if statuses else 0
     since = len(kind.acts) if kind.since is None else kind.since
@@ -101,13 +101,3 @@ def meets(want: Want, answer: tuple[int, bytes]) -> bool:
     if isinstance(want.body, int):
         return status == want.status and len(body) == want.body
     return status == want.status and (want.body is None or body == want.body)
-
-
-def _contained(kind: Kind, data: bytes) -> bool:
-    place = 0
-    for text in kind.hears:
-        place = data.find(text, place)
-        if place < 0:
-            return False
-        place += len(text)
-    return len(data) >= kind.gets

@@ -294,3 +294,13 @@ class Kind:
     def lives(self) -> bool:
         """Whether no limit ends it."""
         return not self.limit
+
+    def heard(self, data: bytes | bytearray) -> bool:
+        """Whether *data* has what has to come: `hears`, in this order, and `gets`."""
+        place = 0
+        for text in self.hears:
+            place = data.find(text, place)
+            if place < 0:
+                return False
+            place += len(text)
+        return len(data) >= self.gets

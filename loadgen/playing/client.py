@@ -307,14 +307,7 @@ class Client:
 
     def content(self) -> bool:
         """Whether all that the kind has to hear has come."""
-        kind, data = self.kind, self.data
-        place = 0
-        for text in kind.hears:
-            place = data.find(text, place)
-            if place < 0:
-                return False
-            place += len(text)
-        return len(data) >= kind.gets and len(self.whole()) >= len(kind.answers)
+        return self.kind.heard(self.data) and len(self.whole()) >= len(self.kind.answers)
 
     async def _ends_behind(self) -> bool:
         """Read all that has waited; whether an end comes behind it."""
