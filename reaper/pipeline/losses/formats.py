@@ -69,10 +69,15 @@ _CLOSED = (
 )
 """What nginx's error log says of a server that closed without an answer."""
 
+_LAST_USED = (
+    "which connection to the server a request took: the silence before it is that of the one "
+    "that was used last, which nginx takes"
+)
+"""What no log of nginx's tells."""
+
 KNOWN = {
     "nginx": Losses(
-        "which connection to the server a request took: the silence before it is that of the one "
-        "that was used last, which nginx takes",
+        _LAST_USED,
         '1790000000.123 0.001 502 "10.0.0.1:80" "502" "0.000" "0.001" "-" "0"',
         'log_format losses \'$msec $request_time $status "$upstream_addr" "$upstream_status" '
         '"$upstream_connect_time" "$upstream_response_time" "$upstream_header_time" '
@@ -91,8 +96,7 @@ KNOWN = {
         own=FORMATS["nginx-json"].own,
     ),
     "nginx-json": Losses(
-        "which connection to the server a request took: the silence before it is that of the one "
-        "that was used last, which nginx takes",
+        _LAST_USED,
         '{"msec": "1790000000.123", "request_time": "0.001", "status": "502", '
         '"upstream_addr": "10.0.0.1:80", "upstream_status": "502", '
         '"upstream_connect_time": "0.000", "upstream_response_time": "0.001", '
