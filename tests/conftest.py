@@ -13,6 +13,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path, PurePath
@@ -28,6 +29,12 @@ settings.register_profile("quick", **ANY_PACE, max_examples=25)
 # The same examples each time, so that few of them say as much as many.
 settings.register_profile("ci", **ANY_PACE, max_examples=30, print_blob=True, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+if sys.dont_write_bytecode:
+    # Many a container's image asks for that. A thousand tests start a process, and each
+    # would compile all of reaper first: half of what such a test costs.
+    sys.dont_write_bytecode = False
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what runs in its background with Ctrl-C ignored, programs inherit
