@@ -221,14 +221,16 @@ def _stay_beside(
     """Wait for the end of *child*; its status, and whether it was ended because nobody
     was there.
     """
+    # Here, while COMMAND starts: at the first look the imports would make it late.
     from ..attach.kernel import Refusal
+    from ..attach.targets import ByPid  # noqa: F401
 
     presence: Presence | None = None
     since: float | None = None  # the first look that found nobody: who it was left before that
     said, ended = "", False
+    look = time.monotonic() + tick
     while True:
-        left = tick if ended or since is None else since + idle - time.monotonic()
-        pause = max(min(tick, left), 0.0)
+        pause = tick if ended else max(look - time.monotonic(), 0.0)
         info = signal.sigtimedwait(heard, pause)
         if info is not None and info.si_signo == signal.SIGCHLD:
             pid, how = os.waitpid(child, os.WNOHANG)
@@ -242,6 +244,7 @@ def _stay_beside(
             continue
         if ended:
             continue
+        began = time.monotonic()
         try:
             if presence is None:
                 presence = Presence(child)
@@ -259,11 +262,18 @@ def _stay_beside(
                 _say(f"keeps it running: {unseen}")
         elif since is None or (presence is not None and presence.came):
             since = now
-        elif now - since >= idle:
+        elif now >= since + idle:
             ended = True
             _say(f"nobody has been connected for {format_duration(round(idle, 3))}: SIGTERM")
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGTERM)
+        # Two looks stand between the last client and the end, the one that finds nobody
+        # and the one that finds nobody still: what they take is part of the tick. They
+        # have half of the time at most.
+        took = time.monotonic() - began
+        look = max(began + tick - 2 * took, now + took)
+        if since is not None:
+            look = min(look, since + idle)
 
 
 def _say(text: str) -> None:
