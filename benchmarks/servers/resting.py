@@ -74,7 +74,7 @@ def _commands() -> Commands:
 def run(scale: Scale = "full", note: Note = lambda _: None) -> dict[str, Any]:
     """`results[server][how]`, *how* being "stock" and "guarded": `us`, microseconds of
     processor a client and second; `calls`, system calls a client and minute, or none
-    where strace is missing.
+    where strace is missing. A stock server that ends them meanwhile has neither.
     """
     clients, seconds = by_scale(scale, (20, 1.0), (300, 20.0), (2000, 60.0))
     settled = by_scale(scale, 0.2, SETTLED, SETTLED)
@@ -84,8 +84,10 @@ def run(scale: Scale = "full", note: Note = lambda _: None) -> dict[str, Any]:
         name, both = one
         note(f"{clients:,} clients rest in {name}")
         with ThreadPoolExecutor(2) as pool:
-            found = pool.map(lambda each: rest(each, clients, settled, seconds), both)
-            return name, dict(zip(("stock", "guarded"), found, strict=True))
+            stock, guarded = pool.map(lambda each: rest(each, clients, settled, seconds), both)
+            if not guarded:
+                raise RuntimeError(f"{both[1]}: a client was not kept")
+            return name, {"stock": stock, "guarded": guarded}
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         results = dict(pool.map(pair, commands))
@@ -93,10 +95,8 @@ def run(scale: Scale = "full", note: Note = lambda _: None) -> dict[str, Any]:
 
 
 def rest(command: str, clients: int, settled: float, seconds: float) -> dict[str, float]:
-    """What each of *clients* costs the server of *command*.
-
-    Raises:
-        RuntimeError: it did not keep them all.
+    """What each of *clients* costs the server of *command*; nothing if it did not keep
+    them all.
     """
     port = serving.free_port()
     environment = {
@@ -127,7 +127,7 @@ def rest(command: str, clients: int, settled: float, seconds: float) -> dict[str
             client.setblocking(False)
             with suppress(BlockingIOError):
                 if not client.recv(1):
-                    raise RuntimeError(f"{command}: a client was not kept: {server.said()[-500:]}")
+                    return {}
         return found
 
 
@@ -188,9 +188,9 @@ def table(found: dict[str, Any]) -> str:
     rows = []
     for name, both in found["results"].items():
         stock, guarded = both["stock"], both["guarded"]
-        row = [name, *(f"{each['us']:.2f}" for each in (stock, guarded))]
+        row = [name, *(f"{each['us']:.2f}" if each else "ends them" for each in (stock, guarded))]
         if "calls" in guarded:
-            row += [f"{each['calls']:.2f}" for each in (stock, guarded)]
+            row += [f"{each['calls']:.2f}" if each else "" for each in (stock, guarded)]
         rows.append([*row, *[""] * (5 - len(row))])
     head = ["", "us a second, stock", "guarded", "calls a minute, stock", "guarded"]
     said = (
