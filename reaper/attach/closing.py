@@ -20,16 +20,17 @@ import os
 import struct
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from .holders import PAUSE
-from .kernel import SHUTDOWN_INSTEAD, Refusal
+from .kernel import NO_PROC, SHUTDOWN_INSTEAD, Refusal
 from .sockets import ask, end
 from .targets import Target
 from .tcpinfo import Snapshot
 
 SYS_PIDFD_GETFD = 438  # the same number on every architecture but Alpha
 CAP_NET_ADMIN = 12
+CAPABILITIES_OF_64_BITS = 0x20080522
+"""linux/capability.h: _LINUX_CAPABILITY_VERSION_3."""
 
 SCAN_EVERY = 1.0
 """Seconds, at least, between two readings of all descriptors."""
@@ -78,6 +79,8 @@ class Hands:
                 target.scan()
             elif target.read_on() is None:
                 time.sleep(PAUSE)
+        if not places and not os.path.isdir("/proc/self"):
+            raise Refusal(f"closing connections of {target}: {NO_PROC}")
         if not places:
             raise Refusal(
                 f"closing connections of {self._target} needs CAP_SYS_PTRACE: no process whose "
@@ -206,8 +209,14 @@ def check_shutdown(pid: int, fd: int) -> None:
 
 
 def has_capability(number: int) -> bool:
-    """Whether this process has the effective capability *number*."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("CapEff:"):
-            return bool(int(line.split()[1], 16) >> number & 1)
-    return False
+    """Whether this process has the effective capability *number*.
+
+    The kernel is asked itself: /proc may not be there.
+    """
+    header = (ctypes.c_uint32 * 2)(CAPABILITIES_OF_64_BITS, 0)
+    sets = (
+        ctypes.c_uint32 * 6
+    )()  # effective, permitted, inheritable: the lower 32, then the upper
+    if _libc.capget(header, sets):
+        return False
+    return bool(sets[3 * (number // 32)] >> number % 32 & 1)

@@ -26,8 +26,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, suppress
 
-import psutil
-
 SLICE = 1000
 """The descriptors that a search reads without a pause, about 3 ms."""
 LOWEST = 64
@@ -58,6 +56,13 @@ def descriptors(pid: int) -> Iterator[tuple[int, int]]:
             except (FileNotFoundError, ProcessLookupError):
                 continue
             yield int(link[8:-1]) if link.startswith("socket:[") else 0, int(entry.name)
+
+
+def processes() -> list[int]:
+    """The processes of the machine that /proc shows; none where it is not mounted."""
+    with suppress(OSError):
+        return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+    return []
 
 
 def lowest(pid: int) -> Iterator[tuple[int, int]]:
@@ -112,7 +117,7 @@ class Holders:
 
     def __init__(
         self,
-        pids: Callable[[], Iterable[int]] = psutil.pids,
+        pids: Callable[[], Iterable[int]] = processes,
         read: Callable[[int], Iterator[tuple[int, int]]] = descriptors,
         lowest: Callable[[int], Iterator[tuple[int, int]]] = lowest,
         pause: Callable[[float], object] = time.sleep,

@@ -17,6 +17,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import NamedTuple
 
 from ..errors import ReaperError
@@ -41,6 +42,7 @@ ONE_ANSWER = 4096
 """
 CLONE_NEWNET = 0x40000000
 CLOCK_MONOTONIC_COARSE = 6
+NO_PROC = "/proc is not mounted here, and without it nobody can look into a process"
 SHUTDOWN_INSTEAD = "leave it out: --how shutdown needs no more than the right to trace"
 
 
@@ -392,13 +394,27 @@ def namespace(pid: int) -> tuple[int, int]:
     try:
         status = os.stat(f"/proc/{pid}/ns/net")
     except FileNotFoundError:
-        raise Refusal(f"--pid {pid}: there is no such process") from None
+        raise not_shown(pid) from None
     except PermissionError:
         raise Refusal(
             f"the network namespace of process {pid} may not be looked at: "
             "run as its user, or with CAP_SYS_PTRACE"
         ) from None
     return status.st_dev, status.st_ino
+
+
+def not_shown(pid: int) -> Refusal:
+    """Why /proc shows no process *pid*: nothing is there, or nobody may look."""
+    if not os.path.isdir("/proc/self"):
+        return Refusal(f"--pid {pid}: {NO_PROC}")
+    with suppress(ProcessLookupError, OverflowError):
+        with suppress(PermissionError):
+            os.kill(pid, 0)  # this asks, and sends nothing
+        return Refusal(
+            f"--pid {pid} may not be looked at: /proc hides the processes of other users (hidepid): "
+            "run as its user or as root"
+        )
+    return Refusal(f"--pid {pid}: there is no such process")
 
 
 def _open_within(pid: int) -> tuple[socket.socket, socket.socket]:

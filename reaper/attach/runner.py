@@ -301,6 +301,8 @@ class Runner:
                 f"{self._target} " + ("is not served now; waiting" if before else "is served again")
             )
         yield from self.watch.discover(dump, self._target.wanted)
+        for line in self._target.unread():
+            self.view.say(line)
         if self._book is not None and first:
             self._book.began(self._clock())
 

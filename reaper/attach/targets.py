@@ -35,8 +35,17 @@ from contextlib import suppress
 import psutil
 
 from ..config.options import host_and_port
-from .holders import MOST_READ, PAUSE, SLICE, Holders, descriptors, size_of, socket_inodes
-from .kernel import Found, Linux, Listener, Refusal, Sighted
+from .holders import (
+    MOST_READ,
+    PAUSE,
+    SLICE,
+    Holders,
+    descriptors,
+    processes,
+    size_of,
+    socket_inodes,
+)
+from .kernel import Found, Linux, Listener, Refusal, Sighted, not_shown
 from .netlink import Address, Network, addresses_of
 
 READ_EVERY = 10.0
@@ -51,6 +60,10 @@ all.
 """
 AT_START = 50 * SLICE
 """Those that the first search for holders takes at once there."""
+STAYS = 1.0
+"""Seconds for which a process may not be looked into before that is said: one that
+ends, or becomes another program, may not be for a moment.
+"""
 
 
 class Target(ABC):
@@ -97,6 +110,9 @@ class Target(ABC):
         self._read_first: frozenset[int] = frozenset()
         self._known: frozenset[int] = frozenset()
         self._may_scan = True
+        self._refused: dict[int, float] = {}
+        """Since when which process may not be looked into."""
+        self._named: set[int] = set()
 
     @abstractmethod
     def listeners(self) -> list[Listener]:
@@ -218,12 +234,29 @@ class Target(ABC):
         self._places, self._fresh = fresh, {}
 
     def _held_by(self, pid: int) -> Iterator[tuple[int, int]]:
-        with suppress(PermissionError):
+        try:
             yield from descriptors(pid)
+        except PermissionError:
+            self._refused.setdefault(pid, self._clock())
+        else:
+            self._refused.pop(pid, None)
+
+    def unread(self) -> Iterator[str]:
+        """A line for each process that may not be looked into, once: what it holds is
+        not meant.
+        """
+        for pid, since in self._refused.items() if self.restricted else ():
+            if self.read_at - since >= STAYS and pid not in self._named and not has_ended(pid):
+                self._named.add(pid)
+                yield (
+                    f"process {pid} comes from {self}, and its descriptors may not be read: its "
+                    "clients are not watched; run as its user or as root"
+                )
 
     def _in_order(self) -> list[int]:
         """`pids`, those first that are likely to hold its connections."""
         pids = self.pids()
+        self._refused = {pid: self._refused[pid] for pid in pids if pid in self._refused}
         self._read_first = frozenset(self._serving())
         owners = frozenset(self._owners())
         sizes = {pid: size_of(pid) for pid in pids}
@@ -306,7 +339,7 @@ class ByPid(Target):
             self._process = psutil.Process(pid)
             os.listdir(f"/proc/{pid}/fd")
         except (psutil.NoSuchProcess, ValueError, FileNotFoundError):
-            raise Refusal(f"--pid {pid}: there is no such process") from None
+            raise not_shown(pid) from None
         except PermissionError:
             raise Refusal(
                 f"--pid {pid}: its descriptors may not be read: run as its user or with "
@@ -447,12 +480,24 @@ def descendants(pids: Iterable[int]) -> list[int]:
     return sorted(found - {os.getpid()})
 
 
+def has_ended(pid: int) -> bool:
+    """Whether process *pid* has ended, also if nobody has waited for it yet."""
+    fields = _stat(pid)
+    return not fields or fields[0] in b"ZX"
+
+
 def _parents() -> dict[int, int]:
     """The parent of each process that can be read."""
     found = {}
-    for name in filter(str.isdecimal, os.listdir("/proc")):
-        with suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
-            # The name of the program may hold anything, a closing bracket too.
-            fields = file.read().rpartition(b")")[2].split()
-            found[int(name)] = int(fields[1])
+    for pid in processes():
+        if fields := _stat(pid):
+            found[pid] = int(fields[1])
     return found
+
+
+def _stat(pid: int) -> list[bytes]:
+    """The state of process *pid*, its parent and so on; empty: that cannot be read."""
+    with suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
+        # The name of the program may hold anything, a closing bracket too.
+        return file.read().rpartition(b")")[2].split()
+    return []

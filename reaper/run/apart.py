@@ -55,6 +55,11 @@ def start(pid: int, live: Life) -> str | None:
     Returns None, and says why on stderr, where that cannot be. *live* may return; what
     it raises is said on stderr.
     """
+    if not os.path.isdir("/proc/self/fd"):
+        from ..attach.kernel import NO_PROC
+
+        print(f"reaper run: guards from inside only: {NO_PROC}", file=sys.stderr)
+        return None
     try:
         pidfd = _high(os.pidfd_open(pid))
         folder = make_folder()

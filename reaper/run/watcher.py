@@ -247,6 +247,8 @@ class Watcher:
                     except Refusal:
                         kernel.close()
                         raise
+                for line in self._target.unread():
+                    self._note(line)
                 if self._left(self._target) and self._unspoken_for(self._target):
                     self._take(self._target)
                     break
