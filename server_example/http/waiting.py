@@ -90,11 +90,11 @@ class Kept(Parked):
 
     @property
     def begun(self) -> bool:
-        """Whether its client has begun a handshake or a head, and we wait for the
-        rest.
+        """Whether its client has begun a head, and we wait for the rest.
+
+        Who has half a handshake has asked for nothing.
         """
-        stream = self.stream
-        return bool(self.head) or not (stream is None or stream.established)
+        return bool(self.head)
 
     @property
     def too_old(self) -> bool:

@@ -328,7 +328,7 @@ async def test_a_handshake_that_a_drain_meets_may_end_and_ask_but_not_wait(
             await until(lambda: len(server.lot) == 1)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(server.drain)
-                await trio.sleep(5)
+                await trio.sleep(1)
                 await plain.send_all(hello[20:])
                 await shaken(client, plain)
                 await plain.send_all(client.says())
@@ -344,6 +344,23 @@ async def test_a_handshake_that_a_drain_meets_may_end_and_ask_but_not_wait(
                     assert client.tls.read(65536).startswith(b"HTTP/1.1 404 ")
                 else:
                     assert 1 <= trio.current_time() - start <= 2 + TICK
+
+
+@BEHIND_TLS
+async def test_half_a_handshake_holds_no_drain(clock: MockClock, secured: dict[str, str]) -> None:
+    """It gets `drain_idle`, as everybody does to whom nothing is owed."""
+    async with (
+        running(**secured, drain_idle=3, drain=60, handshake=0) as server,
+        await server.connect(TLS_HELLO) as half,
+        await server.dial() as silent,
+    ):
+        await until(lambda: len(server.lot) == 2)
+        start = trio.current_time()
+        await server.drain()
+        assert 3 <= trio.current_time() - start <= 3 + TICK
+        assert server.lot.reaped == {"drain": 2}
+        for stream in (half, silent):
+            assert await rest(stream) == b""
 
 
 @asynccontextmanager
