@@ -175,7 +175,7 @@ def hint(around: Around, config: ReaperConfig) -> None:
                 if (
                     seconds
                     and _is_kept(self)
-                    and not any(name == SAYS for name, _ in event.headers)
+                    and not any(name.lower() == SAYS for name, _ in event.headers)
                 ):
                     more = (SAYS, b"timeout=%d" % seconds)
                     event = replace(event, headers=[*event.headers, more])
