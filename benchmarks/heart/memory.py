@@ -11,6 +11,7 @@ import gc
 import random
 import sys
 import tracemalloc
+from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 
@@ -18,6 +19,8 @@ from ..common import Note, Scale, by_scale, figure, markdown, names, short
 from ..peers import python as peers
 
 TIMEOUT = 30.0
+BY_NUMBER = "the same, uids are numbers, as in a driver"
+"""A dict that has only texts for keys keeps no hashes: it is smaller."""
 
 
 def run(scale: Scale, note: Note) -> dict[str, Any]:
@@ -30,12 +33,16 @@ def run(scale: Scale, note: Note) -> dict[str, Any]:
                 continue
             note(f"{n:,} connections, {kind.name}")
             results.setdefault(kind.name, {})[str(n)] = of_peer(kind, n)
+        note(f"{n:,} connections, by number")
+        results.setdefault(BY_NUMBER, {})[str(n)] = of_peer(peers.LeaseTouch, n, range(n))
     return {"results": results, "unit": "bytes a connection"}
 
 
-def of_peer(kind: type[peers.Peer], n: int) -> dict[str, float]:
-    """Fresh, and after a minute in which each spoke every ten seconds."""
-    keys = names(n)
+def of_peer(kind: type[peers.Peer], n: int, uids: Sequence[int] | None = None) -> dict[str, float]:
+    """Fresh, and after a minute in which each spoke every ten seconds. The keys are
+    texts, or *uids*.
+    """
+    keys: Sequence[Any] = names(n) if uids is None else list(uids)
     shuffled = random.Random(5).sample(range(n), n)
     gc.collect()
     tracemalloc.start()
@@ -73,5 +80,7 @@ def table(found: dict[str, Any]) -> str:
         if kind is not peers.UidTouch:
             name = "**reaper: lease and map**" if kind is peers.LeaseTouch else kind.name
             rows.append([name, *(cell(by_size.get(size)) for size in sizes)])
+    if by_number := found["results"].get(BY_NUMBER):
+        rows.insert(1, [BY_NUMBER, *(cell(by_number.get(size)) for size in sizes)])
     head = ["bytes, fresh, then after a minute", *(f"{short(size)} open" for size in sizes)]
     return markdown(head, rows) + "\n\nBy `tracemalloc`, keys not counted."

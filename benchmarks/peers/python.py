@@ -40,8 +40,6 @@ class Peer:
     gigabytes.
     """
     expires: ClassVar[bool] = True
-    alike: ClassVar[bool] = True
-    """Whether all connections have one timeout."""
 
     held: Sequence[Any]
     """What a server keeps of each connection, to touch it by: its key, unless
@@ -194,12 +192,13 @@ class OwnTimeouts(LeaseTouch):
     """
 
     name = "lease.touch(), a timeout each"
-    alike = False
 
     def register(self, count: int, now: float) -> None:
-        register, least = self.core.register, self.timeout
+        # `core.register` is looked up each time: once there are many timeouts it is
+        # another method, which rounds them.
+        core, least = self.core, self.timeout
         self.held = [
-            register(key, least + least * number / (10 * count), now)
+            core.register(key, least + least * number / (10 * count), now)
             for number, key in enumerate(self.keys[:count])
         ]
 

@@ -7,6 +7,8 @@ bytes of all its processes, per client.
 
 - `burst`: all come at once, as after a deploy or in a reconnect storm; each asks once
   and falls silent.
+- `one more`: the same, when as many are there already: what a server needs once, and
+  what a burst leaves unused, are no share of it.
 - `silent`: each has connected, and said nothing.
 - `half a head`: each has sent all of a request but the last line.
 - `tls`: each has asked once behind TLS, and is kept.
@@ -41,7 +43,9 @@ IN_FLIGHT = 256
 holds.
 """
 MEASURES = {
+    "few": "after a burst of few",
     "burst": "after a burst",
+    "one more": "one more",
     "silent": "silent",
     "half a head": "half a head",
     "tls": "idle, TLS",
@@ -51,17 +55,18 @@ Come = Callable[[Server, int], list[socket.socket]]
 
 
 def run(scale: Scale, note: Note, only: Sequence[str] = SERVERS) -> dict[str, Any]:
-    """`results[server][measure]`: bytes per client; `not_run`: what cannot be run here,
-    and why.
+    """`results[server][measure]`: bytes per client, `few` as `burst` of only
+    `few_clients`; `not_run`: what cannot be run here, and why.
 
     Raises:
         RuntimeError: A server does not answer correctly, or does not keep its clients.
     """
     clients, tls_clients = by_scale(scale, (60, 20), (500, 200), (4000, 1000))
+    few_clients = by_scale(scale, 20, 200, 1000)
     silence = by_scale(scale, 0.3, 2.0, 5.0)
-    if clients > (most := raise_descriptor_limit() - SPARE_DESCRIPTORS):
+    if 2 * clients > (most := raise_descriptor_limit() - SPARE_DESCRIPTORS):
         raise RuntimeError(
-            f"{clients} clients are more than the {most} that the descriptors of a process allow"
+            f"{2 * clients} clients are more than the {most} that a process's descriptors allow"
         )
     not_run = not_here(only)
     results: dict[str, dict[str, float]] = {name: {} for name in only if name not in not_run}
@@ -70,9 +75,25 @@ def run(scale: Scale, note: Note, only: Sequence[str] = SERVERS) -> dict[str, An
             tls, count = measure == "tls", tls_clients if measure == "tls" else clients
             if not tls or KINDS[name].tls:
                 note(f"{count:,} clients, {measure}: {name}")
-                with one(name, count, tls) as server:
-                    found[measure] = bytes_of(server, count, silence, come)
-    return {"clients": clients, "tls_clients": tls_clients, "results": results, "not_run": not_run}
+                both = measure == "burst"
+                with one(name, 2 * count if both else count, tls) as server:
+                    held: list[socket.socket] = []
+                    found[measure] = bytes_of(server, count, silence, come, held)
+                    if both:
+                        found["one more"] = bytes_of(server, count, silence, come, held)
+                    close(server, held)
+        note(f"{few_clients:,} clients, burst: {name}")
+        with one(name, few_clients, tls=False) as server:
+            held = []
+            found["few"] = bytes_of(server, few_clients, silence, COMING["burst"], held)
+            close(server, held)
+    return {
+        "clients": clients,
+        "tls_clients": tls_clients,
+        "few_clients": few_clients,
+        "results": results,
+        "not_run": not_run,
+    }
 
 
 @contextmanager
@@ -91,14 +112,20 @@ def one(name: str, clients: int, tls: bool) -> Iterator[Server]:
             yield server
 
 
-def bytes_of(server: Server, clients: int, silence: float, come: Come) -> float:
-    """What each of *clients* takes when all have been silent for *silence* s.
-    RuntimeError: the server closed some.
+def bytes_of(
+    server: Server, clients: int, silence: float, come: Come, held: list[socket.socket]
+) -> float:
+    """What each of *clients* more takes when all have been silent for *silence* s; they
+    are added to *held*.
     """
-    empty = server.rss()
-    held = come(server, clients)
+    before = server.rss()
+    held += come(server, clients)
     time.sleep(silence)
-    full = server.rss()
+    return (server.rss() - before) / clients
+
+
+def close(server: Server, held: list[socket.socket]) -> None:
+    """End the clients. RuntimeError: the server closed some before."""
     gone = select.poll()
     for client in held:
         gone.register(client.fileno(), select.POLLRDHUP)
@@ -107,9 +134,8 @@ def bytes_of(server: Server, clients: int, silence: float, come: Come) -> float:
         client.close()
     if closed:
         raise RuntimeError(
-            f"{server.name} closed {closed} of {clients} clients that it was to keep"
+            f"{server.name} closed {closed} of {len(held)} clients that it was to keep"
         )
-    return (full - empty) / clients
 
 
 def at_once(said: bytes) -> Come:
@@ -167,6 +193,9 @@ def table(found: dict[str, Any]) -> str:
         about = KINDS[name].about
         shown = f"**{about}**" if name.startswith("ours") else about
         rows.append([shown, *(figure(each.get(measure)) for measure in MEASURES)])
-    said = f"{found['clients']:,} clients, {found['tls_clients']:,} with TLS."
+    said = (
+        f"{found['clients']:,} clients, {found.get('few_clients', 0):,} in the burst of few, "
+        f"{found['tls_clients']:,} with TLS. *One more*: the same again, beside those of the burst."
+    )
     said += "".join(f" NOT RUN: {name}: {why}." for name, why in found["not_run"].items())
     return markdown(["bytes per client", *MEASURES.values()], rows) + f"\n\n{said}"

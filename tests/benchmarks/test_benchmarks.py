@@ -446,7 +446,9 @@ def test_clients_that_do_nothing_must_all_be_kept(tmp_path: Path) -> None:
         process.running(["asyncio"], 100, tmp_path) as started,
         pytest.raises(RuntimeError, match="closed 2 of 2 clients"),
     ):
-        idle.bytes_of(started["asyncio"], 2, 0.2, leaving)
+        held: list[socket.socket] = []
+        idle.bytes_of(started["asyncio"], 2, 0.2, leaving, held)
+        idle.close(started["asyncio"], held)
 
 
 @pytest.mark.slow
