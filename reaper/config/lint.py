@@ -47,7 +47,7 @@ LEASE_BYTES = 111  # of a lease and its place in the map, by docs/performance.md
 KERNEL_BYTES = (
     5000  # of an accepted socket at rest: half of the 8 to 10 KB that a pair was seen to take
 )
-CLOSES_A_PASS = 128  # REAPS_PER_SLICE of the driver, which this room may not import
+CLOSES_A_PASS = 128  # REAPS_PER_SLICE of driver/pace.py, which this room may not import
 CLOSE_SECONDS = 65e-6  # its SECONDS_PER_REAP
 COLLECTED_SECONDS = 2.5e-6  # of a task with its scope, in a full collection: counted
 MANY_TASKS = 4000  # take it 10 ms

@@ -34,6 +34,7 @@ from ..metrics import LoopStatistics
 from ..policy.reasons import DRAIN, DRAIN_DEADLINE, IDLE
 from .ends import Books, log
 from .options import Options, parts, spelled_out
+from .pace import CHECKED_AT_ONCE, REAPS_PER_SLICE, Pace
 from .sockets import tcp_info_of, unread, waiting
 from .stall_clock import StallClock
 from .vanished import Vanished
@@ -46,24 +47,6 @@ from .watched import (
     check_idle,
     check_watch,
 )
-
-REAPS_PER_SLICE = 128
-"""Connections closed before the loop is let run again. Closing is the expensive part of
-a reap, 30-80 us each with a cancellation, the handler's unwinding and close(2); 128 of
-them hold the loop for less than 10 ms.
-"""
-
-CHECKED_AT_ONCE = 16
-"""Connections put to the final check together. Bytes that come between the check of a
-connection and its close are lost; with a whole slice checked at once that was 10 ms for
-the last of it.
-"""
-
-SECONDS_PER_REAP = 65e-6
-"""What closing one connection costs, about."""
-
-LONGEST_SLICE = 0.05
-"""Seconds that a slice may take at the most, however busy the loop is."""
 
 
 class Call:
@@ -151,6 +134,7 @@ class Driver:
         self._looked_when = 0.0  # ...and when that was, on the loop's clock
         self._probed: list[Watched] = []
         self._checked = 0  # leases of the latest final check
+        self._pace = Pace()
         self._came: dict[Lease, Came] = {}  # of limits that were spared and stay due
         self.vanished: Vanished = Vanished(self, self.config.timeouts.vanished)
 
@@ -242,7 +226,9 @@ class Driver:
         the loop run once before the next look.
         """
         now = self._looked_at
-        limit = fair_slice(self.clock.read() - self._looked_when)
+        began = self.clock.read()
+        limit = self._pace.room(self._looked_when, began)
+        ended = 0
         before = time.thread_time()
         if self._bucket is not None:
             limit = min(limit, self._bucket.available(now))
@@ -250,6 +236,7 @@ class Driver:
             room = min(limit, CHECKED_AT_ONCE)
             self._checked = 0
             expired = self.core.expire(now, room, self._final_check)
+            ended += len(expired)
             if self._bucket is not None:
                 self._bucket.spend(len(expired))
             owners = [
@@ -278,7 +265,9 @@ class Driver:
             self._send_probes()
         if self._calls:
             self._make_calls(now)
-        self.clock.expect(max(now, self._next_wakeup()))
+        wake = self._next_wakeup()
+        self._pace.ended(began, ended, more=wake <= now)
+        self.clock.expect(max(now, wake))
         self._note_judged(now)
         self.cpu += time.thread_time() - before
 
@@ -610,17 +599,6 @@ class Driver:
             lags=clock.lags,
             journal=None if books.journal is None else books.journal.statistics(),
         )
-
-
-def fair_slice(two_passes: float) -> int:
-    """How many to reap after two scheduling passes have taken *two_passes* seconds.
-
-    It is `REAPS_PER_SLICE`, and more where the loop is so busy that a pass takes longer
-    than closing those would: then the reaper closes for as long as a pass takes, but no
-    longer than `LONGEST_SLICE`. It has one slice every few passes, so with a fixed
-    slice a busy loop would starve it: more would fall due than it closes.
-    """
-    return max(REAPS_PER_SLICE, int(min(two_passes / 2, LONGEST_SLICE) / SECONDS_PER_REAP))
 
 
 def _is_limit(lease: Lease, owner: Reapable) -> bool:

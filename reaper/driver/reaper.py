@@ -22,9 +22,10 @@ from ..metrics import Family, LoopStatistics
 from ..policy.min_rate import Sweep
 from ..policy.reasons import IDLE
 from ..stops import stopping
-from .driver import REAPS_PER_SLICE, Driver
+from .driver import Driver
 from .ends import log
 from .options import Options
+from .pace import REAPS_PER_SLICE
 from .watched import Watched
 
 MOST = ReaperConfig().limits.max_connections

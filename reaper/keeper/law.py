@@ -30,7 +30,8 @@ from ..core.ticks import (
     seconds_to_ms_now,
 )
 from ..core.wheel import TimingWheel
-from ..driver.driver import REAPS_PER_SLICE, Call, Driver
+from ..driver.driver import Call, Driver
+from ..driver.pace import REAPS_PER_SLICE
 from ..driver.pressing import press, until_next
 from ..errors import KeeperClosed, UnknownUid, shown
 from ..metrics import Histogram

@@ -54,7 +54,8 @@ import trio
 from ..core.lease import Expiry
 from ..core.slices import AT_ONCE, slices, walk
 from ..core.ticks import check_timeout
-from ..driver.driver import REAPS_PER_SLICE, Driver, unread_of
+from ..driver.driver import Driver, unread_of
+from ..driver.pace import REAPS_PER_SLICE
 from ..driver.reaper import Reaper
 from ..driver.sockets import readable, shut
 from ..driver.watched import check_idle

@@ -18,7 +18,7 @@ from reaper.config.durations import format_duration
 from reaper.config.flags import _joined
 from reaper.config.lint import COARSE_SHARE, GOOD_SHARE, IDLE_KEYS, Finding, lint, room
 from reaper.config.settings import applied, changes
-from reaper.driver.driver import LONGEST_SLICE, REAPS_PER_SLICE, SECONDS_PER_REAP
+from reaper.driver.pace import LONGEST_SLICE, REAPS_PER_SLICE, SECONDS_PER_REAP
 from reaper.servers.cards import pages as settings_pages
 
 if TYPE_CHECKING:
