@@ -17,6 +17,10 @@ IF_SET = Which("only if you set it")
 AT_ONCE = "for WebSockets and streams; the server closes idle connections at once"
 ALSO = Which("the server's own limit holds as well")
 AT_AN_AGE = "at max_age only"
+LINGERS = Which(
+    "for what the guard closes: who is refused, and who is told goodbye; what the server closes "
+    "is closed in its own way"
+)
 
 
 def _all(*paths: str, but: str = "") -> dict[str, str]:
@@ -48,7 +52,7 @@ TLS = _all("timeouts.handshake", "reaper.release_buffers")
 
 REFUSES = {
     "limits.max_connections": IF_SET,
-    "timeouts.linger": "only for newcomers that are refused",
+    "timeouts.linger": LINGERS,
 }
 """It answers newcomers that are too many."""
 
@@ -86,7 +90,7 @@ WINDOW = {"timeouts.drain_window": AT_ONCE}
 
 ON_TIME = {
     **(LEASES | PHASES | TLS | REFUSES | HINT | STREAMS | CANCELS | RATES | TUNNELS),
-    **_all(*LAST, "timeouts.linger", "timeouts.half_closed"),
+    **_all(*LAST, "timeouts.half_closed"),
     **_all("timeouts.drain_delay", "timeouts.drain_window"),
     "reaper.release_buffers": "on asyncio's own loop, not on uvloop",
 }

@@ -18,7 +18,9 @@ CARD = Card(
             "aiosmtpd over TCP",
             able(
                 *(LEASES, TLS),
-                limits__max_connections=f"{IF_SET}; who is too many is reset without an answer",
+                limits__max_connections=Which(
+                    f"{IF_SET}; who is too many is reset without an answer"
+                ),
                 handshake="where TLS begins with the connection, and not by STARTTLS",
                 write="",
                 limits__min_out_rate="only for how long a full buffer may hide a reader",
