@@ -115,7 +115,7 @@ IN_VAIN: dict[str, tuple[str, str]] = {
         "the reaper's own default, for connections that are watched without a limit of their own",
     ),
     "limits.max_connections": (
-        "tornado twisted websockets anyio echo",
+        "tornado twisted echo",
         "the reaper knows it, and nobody asks the reaper before a connection is served",
     ),
     "limits.max_requests": (

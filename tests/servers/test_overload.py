@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from reaper.asyncio.overload import BUSY, answer_to, head_of
+from reaper.asyncio.overload import BUSY, TRY_AGAIN_LATER, answer_to, head_of
 from scripts.serving import Server, free_port, serving, tree
 from tests.helpers.server_process import PATIENCE, wait_until
 
@@ -43,6 +43,14 @@ SERVERS = {
 }
 UVICORN_HTTP2 = "uvicorn over HTTP/2"
 OF_HTTP2 = {UVICORN_HTTP2: f"uvicorn {APPLICATION} --http reaper.uvicorn:Http2 --port PORT"}
+PROGRAM = "reaper run -- python -m scripts.guests.apps.programs"
+OPENS = {
+    "websockets": (f"{PROGRAM} websockets PORT", UPGRADE, b"HTTP/1.1 101 ", TRY_AGAIN_LATER),
+    "anyio": (f"{PROGRAM} anyio PORT", b"hello\n", b"hello\n", b""),
+}
+"""Those that answer no plain request: what a client says and hears, and what one too
+many hears.
+"""
 QUIET = {"REAPER_TICK": "100ms", "REAPER_TIMEOUTS_FIRST_BYTE": "1h"}
 DESCRIPTORS = 128
 
@@ -84,7 +92,7 @@ def started(
     port = free_port()
     words = [
         sys.executable if word == "python" else word.replace("PORT", str(port))
-        for word in (SERVERS | OF_HTTP2)[name].split()
+        for word in (SERVERS | OF_HTTP2 | {each: of[0] for each, of in OPENS.items()})[name].split()
     ]
     environment = os.environ | QUIET | {f"REAPER_{key}": value for key, value in settings.items()}
     command = [*before, sys.executable, "-m", *words, *flags]
@@ -116,6 +124,34 @@ def asks(server: Server, request: bytes = REQUEST, *, tls: Sequence[str] | None 
             return heard
     except ConnectionError:
         return b""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OPENS)
+def test_one_too_many_that_asks_for_no_page_is_refused_until_another_has_gone(
+    tmp_path: Path, name: str
+) -> None:
+    _, says, hears, refused = OPENS[name]
+
+    def heard(client: socket.socket) -> bytes:
+        try:
+            client.sendall(says)
+            return client.recv(65536)
+        except ConnectionError:
+            return b""
+
+    def lets_in(stack: ExitStack) -> bool:
+        said = heard(stack.enter_context(connected(server)))
+        return said.startswith(hears) and not said.endswith(TRY_AGAIN_LATER)
+
+    with started(tmp_path, name, LIMITS_MAX_CONNECTIONS="1") as server:
+        for _ in range(2):
+            with ExitStack() as held:
+                wait_until(lambda: lets_in(held))
+                with connected(server) as client:
+                    told = heard(client)
+                    assert told.endswith(refused)
+                    assert bool(told) is bool(refused)
 
 
 @pytest.mark.slow

@@ -10,7 +10,9 @@ import weakref
 from typing import Any
 
 from ...asyncio.guards import watch as watch_by
+from ...asyncio.overload import refuse
 from ...asyncio.reaper import AsyncioReaper, reaper_of
+from ...driver.served import tried
 from ...policy import Phase
 from ..configured import settings
 from ..plain import Plain
@@ -18,14 +20,17 @@ from ..plain import Plain
 
 def note(listener: Any) -> None:
     """Guard each connection that *listener*, a `TCPSocketListener`, accepts from now
-    on.
+    on. Those that are too many are reset.
     """
     accept = listener.accept
 
     async def accept_guarded() -> Any:
-        stream = await accept()
-        watch(stream, reaper_of(config=settings))
-        return stream
+        while True:
+            stream, reaper = await accept(), reaper_of(config=settings)
+            if tried(reaper.welcomes) is not False:
+                watch(stream, reaper)
+                return stream
+            refuse(reaper, stream._transport, http=False)
 
     listener.accept = accept_guarded
 

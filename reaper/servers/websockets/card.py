@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..abilities import LEASES, NEVER_REFUSES, RATES, able
+from ..abilities import LEASES, RATES, REFUSES, able
 from ..guest import Card, Change, Kind
 from .changes import change
 from .names import ALL
@@ -15,7 +15,7 @@ CARD = Card(
             "websockets",
             "websockets",
             able(
-                *(LEASES, NEVER_REFUSES, RATES, {"reaper.release_buffers": ""}),
+                *(LEASES, REFUSES, RATES, {"reaper.release_buffers": ""}),
                 tunnel="",
                 limits__min_in_rate="for a message",
                 limits__min_out_rate="for a long message",

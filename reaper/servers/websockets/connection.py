@@ -22,7 +22,9 @@ from websockets.protocol import State
 from ...asyncio import transports
 from ...asyncio.closing import close
 from ...asyncio.connection import Connection
+from ...asyncio.overload import refuse
 from ...asyncio.reaper import AsyncioReaper, reaper_of, serving_reaper
+from ...driver.served import tried
 from ...driver.watched import check_idle
 from ...policy.min_rate import Allowance, patience
 from ...policy.phases import STALL_TICKS
@@ -148,6 +150,9 @@ class GuardedConnection(ServerConnection):
         if reaper not in _WARNED:
             _WARNED.add(reaper)
             warn(reaper.config, "websockets", log)
+        if tried(reaper.welcomes) is False:
+            refuse(reaper, transport, http=True)
+            return
         idle = reaper.config.timeouts.tunnel if self.idle is None else self.idle
         self.watch = reaper.driver.watch(
             lambda uid: _Silent(reaper, uid, transport, self),
