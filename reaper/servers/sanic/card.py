@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...config.effects import Which
 from ..abilities import ALSO, ASKED, LAST, LEASES, REFUSES, TLS, able
 from ..factories import LOOPS
 from ..guest import Card, Change, Kind
@@ -15,7 +16,12 @@ CARD = Card(
         Kind(
             "sanic",
             "Sanic",
-            able(LEASES, ASKED, LAST, TLS, REFUSES, keep_alive=ALSO, drain_idle=""),
+            able(
+                *(LEASES, ASKED, LAST, TLS, REFUSES),
+                keep_alive=ALSO,
+                drain=Which("only if you set it, and Sanic's GRACEFUL_SHUTDOWN_TIMEOUT is not set"),
+                drain_idle="",
+            ),
             serves="phases:Sanic",
         ),
     ),

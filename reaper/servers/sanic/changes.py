@@ -32,4 +32,4 @@ def change(module: ModuleType, visit: Visit) -> None:
         from ..configured import settings
         from .phases import stops
 
-        return lambda protocol: stops(protocol, close, settings().timeouts.drain_idle)
+        return lambda protocol: stops(protocol, close, settings())

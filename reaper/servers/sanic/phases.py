@@ -11,7 +11,11 @@ import functools
 from typing import Any
 
 from ...asyncio.guards import OnTransport
+from ...config.settings import DEFAULT, ReaperConfig
 from ...policy import Phase
+
+OWN_GRACE = 15.0
+"""Seconds; Sanic's default of `GRACEFUL_SHUTDOWN_TIMEOUT`."""
 
 
 class Sanic(OnTransport):
@@ -39,18 +43,27 @@ class Sanic(OnTransport):
         _tell_last(self.protocol)
 
 
-def stops(protocol: Any, close_if_idle: Any, drain_idle: float) -> bool:
+def stops(protocol: Any, close_if_idle: Any, config: ReaperConfig) -> bool:
     """Stands for `HttpProtocol.close_if_idle`, which Sanic calls for each connection
     when it stops: have its answers say that they are the last, and close it if it is
-    idle after *drain_idle* seconds, for a request may be on its way.
+    idle after `timeouts.drain_idle`, for a request may be on its way.
 
-    Sanic then waits for `GRACEFUL_SHUTDOWN_TIMEOUT` at most, and resets what is left:
-    half of that is never exceeded here.
+    Sanic then waits for `GRACEFUL_SHUTDOWN_TIMEOUT` at most, which it reads afterwards,
+    and resets what is left: half of that is never exceeded here.
     """
     _tell_last(protocol)
-    grace = protocol.app.config.GRACEFUL_SHUTDOWN_TIMEOUT
-    protocol.loop.call_later(min(drain_idle, grace / 2), close_if_idle, protocol)
+    grace = _grace(protocol.app.config, config)
+    protocol.loop.call_later(min(config.timeouts.drain_idle, grace / 2), close_if_idle, protocol)
     return False
+
+
+def _grace(own: Any, config: ReaperConfig) -> float:
+    """The seconds for which Sanic with the settings *own* waits as it stops:
+    `timeouts.drain`, if that is set and Sanic's is not.
+    """
+    if config.origin("timeouts.drain") != DEFAULT and own.GRACEFUL_SHUTDOWN_TIMEOUT == OWN_GRACE:
+        own.GRACEFUL_SHUTDOWN_TIMEOUT = config.timeouts.drain
+    return float(own.GRACEFUL_SHUTDOWN_TIMEOUT)
 
 
 def _tell_last(protocol: Any) -> None:
