@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any
 
@@ -29,11 +29,12 @@ class StreamWire(Wire):
     weakly.
     """
 
-    __slots__ = ("_socket",)
+    __slots__ = ("_socket", "_wake")
 
     def __init__(self, stream: Any) -> None:
         super().__init__(stream)
         self._socket = stream.socket
+        self._wake: Callable[[], None] | None = None
 
     def socket(self) -> Any:
         return None if self._whose() is None else self._socket
@@ -64,18 +65,21 @@ class StreamWire(Wire):
             stream.close()
 
     def wakes(self, served: Served) -> bool:
-        stream_of, wake = self._whose, served.waker()
-
-        def read(buffer: Any) -> Any:
-            stream = stream_of()
-            count = type(stream).read_from_fd(stream, buffer)
-            if count:
-                del stream.read_from_fd
-                wake()
-            return count
-
-        stream_of().read_from_fd = read
+        stream = self._whose()
+        # Once, and it stays: to set and delete an attribute of the stream for each
+        # request costs more than a call for each read.
+        if "read_from_fd" not in vars(stream):
+            stream.read_from_fd = self._read
+        self._wake = served.waker()
         return True
+
+    def _read(self, buffer: Any) -> Any:
+        stream = self._whose()
+        count = type(stream).read_from_fd(stream, buffer)
+        if count and (wake := self._wake) is not None:
+            self._wake = None
+            wake()
+        return count
 
 
 class Tornado(Served):
