@@ -58,6 +58,8 @@ class Pair(NamedTuple):
     guarded: str
     speaks: str = HTTP
     """`HTTP`, `HTTP2` in the clear, or HTTP over `TLS`."""
+    streams: int = 1
+    """Requests that are asked at once, where it speaks HTTP/2."""
 
 
 def _uvicorn(stock: str, guarded: str, loop: str, speaks: str = HTTP, before: str = "") -> Pair:
@@ -83,6 +85,7 @@ def _gunicorn(worker: str, speaks: str = HTTP) -> Pair:
 
 _NOT_RELEASED = "env REAPER_RELEASE_BUFFERS=false "
 _HYPERCORN = f"hypercorn {APPS}:asgi -b 127.0.0.1:{{port}}"
+_UVICORN_HTTP2 = _uvicorn("zttp --http2", "Http2", "asyncio", HTTP2)
 PAIRS: dict[str, Pair] = {
     "uvicorn, httptools, uvloop": _uvicorn("httptools", "HttpTools", "uvloop"),
     "uvicorn, httptools, asyncio": _uvicorn("httptools", "HttpTools", "asyncio"),
@@ -96,8 +99,12 @@ PAIRS: dict[str, Pair] = {
     "uvicorn, TLS, `release_buffers` off": _uvicorn(
         "httptools", "HttpTools", "asyncio", TLS, before=_NOT_RELEASED
     ),
-    "uvicorn, HTTP/2": _uvicorn("zttp --http2", "Http2", "asyncio", HTTP2),
+    "uvicorn, HTTP/2": _UVICORN_HTTP2,
+    "uvicorn, HTTP/2, 10 streams": _UVICORN_HTTP2._replace(streams=10),
+    "uvicorn, HTTP/2, 100 streams": _UVICORN_HTTP2._replace(streams=100),
     "hypercorn, HTTP/2": _run(_HYPERCORN, HTTP2),
+    "hypercorn, HTTP/2, 10 streams": _run(_HYPERCORN, HTTP2)._replace(streams=10),
+    "hypercorn, HTTP/2, 100 streams": _run(_HYPERCORN, HTTP2)._replace(streams=100),
     "hypercorn, trio, HTTP/2": _run(f"{_HYPERCORN} -k trio", HTTP2),
     "gunicorn, asgi, HTTP/2": _gunicorn("asgi", HTTP2),
     "gunicorn, threads, HTTP/2": _gunicorn("gthread --threads 4", HTTP2),
@@ -155,16 +162,14 @@ def count(
     """
     first = names[0]
     wanted = [
-        (name, command, PAIRS[name].speaks)
-        for name in names
-        for command in (PAIRS[name].stock, PAIRS[name].guarded)
+        (name, command) for name in names for command in (PAIRS[name].stock, PAIRS[name].guarded)
     ]
-    wanted += [(first, PAIRS[first].stock, PAIRS[first].speaks)]
+    wanted += [(first, PAIRS[first].stock)]
 
-    def counted(one: tuple[str, str, str]) -> int:
-        name, command, speaks = one
+    def counted(one: tuple[str, str]) -> int:
+        name, command = one
         note(f"counting {name}")
-        return instructions(command, exchanges, speaks)
+        return instructions(command, exchanges, PAIRS[name].speaks, PAIRS[name].streams)
 
     with ThreadPoolExecutor(2) as pool:
         *found, again = pool.map(counted, wanted)
@@ -175,8 +180,9 @@ def count(
     return {**results, AGAIN: {"stock": results[first]["stock"], "guarded": again}}
 
 
-def instructions(command: str, exchanges: int, speaks: str = HTTP) -> int:
-    """Machine instructions of one request of the server that *command* starts.
+def instructions(command: str, exchanges: int, speaks: str = HTTP, streams: int = 1) -> int:
+    """Machine instructions of one request of the server that *command* starts, asked
+    *streams* at once.
 
     Raises:
         RuntimeError: nothing was counted; the message has what the server said.
@@ -195,11 +201,11 @@ def instructions(command: str, exchanges: int, speaks: str = HTTP) -> int:
             serving.serving(
                 counting, out / "log", patience=PATIENCE, port=port, environment=environment
             ) as server,
-            closing(_client(_dialled(port, cert), speaks)) as client,
+            closing(_client(_dialled(port, cert), speaks, streams)) as client,
         ):
-            client.ask(WARM)
+            client.ask(max(WARM // streams, 1))
             _instrument(server.pid, "on")
-            client.ask(exchanges)
+            client.ask(exchanges // streams)
             _instrument(server.pid, "off")
             processes = [psutil.Process(each) for each in serving.tree(server.pid)]
         # Each writes its count as it ends, which a worker may do after its parent.
@@ -211,7 +217,7 @@ def instructions(command: str, exchanges: int, speaks: str = HTTP) -> int:
         ]
         if not sum(totals):
             raise RuntimeError(f"{command}: callgrind counted nothing: {server.said()[-2000:]}")
-        return round(sum(totals) / exchanges)
+        return round(sum(totals) / (exchanges // streams * streams))
 
 
 def _instrument(pid: int, how: str) -> None:
@@ -233,7 +239,7 @@ class Client:
         self._once = once
 
     def ask(self, times: int) -> None:
-        """Ask, and read the answer whole, so many *times*."""
+        """Ask, and read the answer, or all of them, whole, so many *times*."""
         for _ in range(times):
             self._once(self._socket)
 
@@ -251,8 +257,8 @@ def _dialled(port: int, cert: str) -> socket.socket:
     return trust.wrap_socket(connection, server_hostname="127.0.0.1")
 
 
-def _client(connection: socket.socket, speaks: str) -> Client:
-    return Client(connection, _asks_http2() if speaks == HTTP2 else _asks())
+def _client(connection: socket.socket, speaks: str, streams: int) -> Client:
+    return Client(connection, _asks_http2(streams) if speaks == HTTP2 else _asks())
 
 
 def _asks() -> Callable[[socket.socket], None]:
@@ -268,7 +274,7 @@ def _asks() -> Callable[[socket.socket], None]:
     return once
 
 
-def _asks_http2() -> Callable[[socket.socket], None]:
+def _asks_http2(streams: int) -> Callable[[socket.socket], None]:
     import h2.config
     import h2.connection
     import h2.events
@@ -278,14 +284,13 @@ def _asks_http2() -> Callable[[socket.socket], None]:
     head = [(":method", "GET"), (":path", PATH), (":scheme", "http"), (":authority", "x")]
 
     def once(connection: socket.socket) -> None:
-        number = state.get_next_available_stream_id()
-        state.send_headers(number, head, end_stream=True)
+        for _ in range(streams):
+            state.send_headers(state.get_next_available_stream_id(), head, end_stream=True)
         connection.sendall(state.data_to_send())
-        open_ = True
-        while open_:
+        unanswered = streams
+        while unanswered:
             for event in state.receive_data(_read(connection)):
-                if isinstance(event, h2.events.StreamEnded) and event.stream_id == number:
-                    open_ = False
+                unanswered -= isinstance(event, h2.events.StreamEnded)
         if said := state.data_to_send():
             connection.sendall(said)
 
