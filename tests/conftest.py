@@ -9,6 +9,7 @@ all the rest. The sets with the most slow tests start first.
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import signal
@@ -59,7 +60,7 @@ def spark() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def real_spark() -> Iterator[Any]:
+def one_spark() -> Iterator[Any]:
     """The Spark session of all tests in this process: starting one takes as long as ten
     tests.
     """
@@ -73,6 +74,19 @@ def real_spark() -> Iterator[Any]:
             patch.undo()
             session.conf.set("spark.sql.shuffle.partitions", "1")
             yield session
+
+
+@pytest.fixture
+def real_spark(one_spark: Any, request: pytest.FixtureRequest) -> Any:
+    """The Spark of all tests. Where its answers are compared with the other engine's it
+    interprets the queries; what asks for `compiled`, and every other test, has it as
+    users have it.
+    """
+    from tests.helpers.quick_spark import AS_USERS_HAVE_IT, INTERPRETED, set_all
+
+    beside = together(request.node.location[0]) == BESIDE_DUCKDB
+    set_all(one_spark, INTERPRETED if beside else AS_USERS_HAVE_IT)
+    return one_spark
 
 
 Ran = Callable[..., tuple[int, str, str]]
@@ -139,6 +153,7 @@ def room_and_name(path: Path) -> tuple[str, str]:
     return "/".join(below.parts[:-1]), below.as_posix()
 
 
+@functools.cache
 def is_inside(path: Path) -> bool:
     room, name = room_and_name(path)
     return room in INSIDE_ROOMS or name in INSIDE_FILES
@@ -172,10 +187,9 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
+BESIDE_DUCKDB = "one Spark beside DuckDB"
 ON_SPARK = {
-    **dict.fromkeys(
-        ("engines", "exemptions", "kinds", "lines_of_others", "tables"), "one Spark beside DuckDB"
-    ),
+    **dict.fromkeys(("engines", "exemptions", "kinds", "lines_of_others", "tables"), BESIDE_DUCKDB),
     **dict.fromkeys(("cluster", "journal", "live", "notebook", "places"), "on a Spark"),
 }
 """The files `test_*` that start a Spark, and the set of each: halves of about as many
@@ -184,6 +198,7 @@ seconds.
 ROOMS_ON_SPARK = {"pipeline", "keeper"}
 
 
+@functools.cache
 def together(path: str) -> str:
     """The name of the set of tests that must run in the same process as the tests of
     the file *path*, which is given from the root of the repository on.

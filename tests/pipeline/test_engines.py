@@ -49,6 +49,7 @@ from reaper.pipeline.read.inputs import Inputs, check
 from reaper.pipeline.report.run import gather
 from reaper.pipeline.whatif.run import what_if
 from tests.helpers.pipeline_traffic import FAULTS, MS, WALL, S, journal, on_spark, play, write
+from tests.helpers.quick_spark import AS_USERS_HAVE_IT, set_all
 from tests.pipeline.test_access_logs import HOSTILE, LOGS, REPORT
 from tests.pipeline.test_advise import unfinished
 from tests.pipeline.test_audit import JOINED, PLANTED, TRAPS, write_both, write_traps
@@ -57,42 +58,13 @@ from tests.pipeline.test_losses import ASKED, CUT, written
 Both = Callable[[Callable[[Any], Any]], tuple[Any, Any]]
 """Asks a question of the embedded engine, and of Spark."""
 
-COMPILED = {
-    "spark.sql.codegen.wholeStage": "true",
-    "spark.sql.codegen.factoryMode": "FALLBACK",
-}
-"""Spark's own: it writes Java for each stage of a query, and compiles it."""
-
-INTERPRETED = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
-"""The same plans over the same rows, by Spark's interpreter. For a few hundred rows
-writing and compiling is a third of all work: an audit of both sides took 31 s of
-processor time, and takes 20. What asks for `compiled` has it as users have it.
-"""
-
 ROUNDS: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 
 
 @pytest.fixture
-def real_spark(real_spark: Any) -> Iterator[Any]:
-    """The Spark of all tests, which interprets the queries of this file."""
-    set_all(real_spark, INTERPRETED)
-    yield real_spark
-    set_all(real_spark, COMPILED)
-
-
-@pytest.fixture
 def compiled(real_spark: Any) -> None:
-    """Spark compiles the queries of this test."""
-    set_all(real_spark, COMPILED)
-
-
-def set_all(session: Any, settings: dict[str, str]) -> None:
-    """Have *session* work by *settings*."""
-    for name, value in settings.items():
-        session.conf.set(name, value)
+    """Spark compiles the queries of this test, and plans them, as users have it."""
+    set_all(real_spark, AS_USERS_HAVE_IT)
 
 
 @pytest.fixture
@@ -518,6 +490,7 @@ def work_for(session: Any, ask: Callable[[], object]) -> tuple[int, int]:
 
 
 @on_spark
+@pytest.mark.usefixtures("compiled")
 def test_spark_reads_the_events_once_to_check_once_to_audit_twice_to_advise(
     real_spark: Any, tmp_path: Path
 ) -> None:
