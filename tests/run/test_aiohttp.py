@@ -38,7 +38,7 @@ def test_the_keep_alive_of_the_command_is_in_force_instead_of_the_programs(tmp_p
         assert "keep_alive 20s" in log.read_text()
         for _ in range(2):
             client.sendall(GET)
-            heard(client)
+            assert heard(client).count(b"Keep-Alive: timeout=19\r\n") == 1
             time.sleep(2.2)
         client.sendall(GET)
         heard(client)
@@ -56,5 +56,5 @@ def test_the_keep_alive_of_the_program_is_in_force_and_said_where_none_is_set(
     ):
         assert "keep_alive 1s" in log.read_text()
         client.sendall(GET)
-        heard(client)
+        assert b"Keep-Alive" not in heard(client)  # there is no whole second to name
         rest(client)

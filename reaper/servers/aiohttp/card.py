@@ -29,7 +29,6 @@ CARD = Card(
             "aiohttp",
             able(
                 *(LEASES, ASKED, LAST, TLS, REFUSES, HINT, STREAMS, CANCELS, WINDOW),
-                keep_alive_margin="by `reaper.aiohttp.run_app`",
                 drain=Which("unless aiohttp's shutdown_timeout is set"),
                 drain_idle="",
             ),

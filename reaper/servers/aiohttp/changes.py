@@ -38,7 +38,7 @@ def own_keep_alive(server: Any) -> float | None:
 
 def change(module: ModuleType, visit: Visit) -> None:
     """Guard the connections of every `Server`, and have the streams of every
-    application told when its server stops.
+    application told when its server stops, and its answers name the keep-alive.
     """
 
     def guard(factory: Any) -> Any:
@@ -52,7 +52,8 @@ def change(module: ModuleType, visit: Visit) -> None:
     on_loops(lambda factory: isinstance(factory, module.Server), guard, visit, own_keep_alive)
 
     @after(module.AppRunner, "__init__")
-    def told(_result: None, runner: Any, app: Any, *_others: Any, **_options: Any) -> None:
+    def told(_result: None, runner: Any, app: Any, *_others: Any, **options: Any) -> None:
+        from ..configured import kept_alive
         from . import server, streams
 
         config = visit.host.load()
@@ -60,3 +61,7 @@ def change(module: ModuleType, visit: Visit) -> None:
             runner._shutdown_timeout = config.timeouts.drain
         with suppress(RuntimeError):  # another runner has started the application
             streams.end_streams(app, config)
+            named = options.get("keepalive_timeout")
+            server.name_the_keep_alive(
+                app, kept_alive(config, None if named in DEFAULTS else named)
+            )

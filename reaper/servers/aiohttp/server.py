@@ -340,6 +340,24 @@ def _stop_gently(server: Any, reaper: AsyncioReaper) -> None:
     server.pre_shutdown, server.shutdown = tell, shutdown
 
 
+def name_the_keep_alive(app: Any, config: ReaperConfig) -> None:
+    """Have each answer of *app* after which its connection is kept say for how long, if
+    the application does not.
+
+    Raises:
+        RuntimeError: the application has been started.
+    """
+    seconds = advertised(config)
+
+    async def prepare(request: web.Request, response: web.StreamResponse) -> None:
+        upgraded = response.status == HTTPStatus.SWITCHING_PROTOCOLS
+        if response.keep_alive and not upgraded:
+            response.headers.setdefault("Keep-Alive", f"timeout={seconds}")
+
+    if seconds:
+        app.on_response_prepare.append(prepare)
+
+
 def run_app(app: Any, *, config: ReaperConfig | None = None, **options: Any) -> None:
     """`aiohttp.web.run_app` with guarded connections.
 
@@ -363,15 +381,8 @@ def run_app(app: Any, *, config: ReaperConfig | None = None, **options: Any) -> 
     def guarded(server: Callable[[], Any]) -> Callable[[], Any]:
         return guard(server, reaper=reaper_of(config=settings))
 
-    seconds = advertised(settings)
     options.setdefault("shutdown_timeout", settings.timeouts.drain)
-
-    async def prepare(request: web.Request, response: web.StreamResponse) -> None:
-        upgraded = response.status == HTTPStatus.SWITCHING_PROTOCOLS
-        if seconds and response.keep_alive and not upgraded:
-            response.headers.setdefault("Keep-Alive", f"timeout={seconds}")
-
-    app.on_response_prepare.append(prepare)
+    name_the_keep_alive(app, settings)
     end_streams(app, settings)
     make = loop_factory(wrap=guarded, config=settings)
     web.run_app(app, loop=make(), **options)

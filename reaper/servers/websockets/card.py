@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...config.effects import Which
 from ..abilities import LEASES, RATES, REFUSES, able
 from ..guest import Card, Change, Kind
 from .changes import change
@@ -17,7 +18,9 @@ CARD = Card(
             able(
                 *(LEASES, REFUSES, RATES, {"reaper.release_buffers": ""}),
                 tunnel="",
-                limits__min_in_rate="for a message",
+                limits__min_in_rate=Which(
+                    "for a message; websockets' own open_timeout bounds the opening"
+                ),
                 limits__min_out_rate="for a long message",
             ),
             {"timeouts.drain_window": "it closes all at once, with 1001"},
