@@ -10,6 +10,7 @@ import math
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from reaper.__main__ import main as check_file
 from reaper.config import ReaperConfig
 from reaper.config.lint import lint
 from reaper.journal.schema import STILL_OPEN
+from reaper.pipeline.advise import traffic
 from reaper.pipeline.advise.run import Policy, _recommend, advise, as_toml
 from reaper.pipeline.advise.survival import (
     LEAST_NS,
@@ -608,6 +610,102 @@ def test_candidates_go_up_to_the_first_that_is_beyond_what_was_seen() -> None:
     assert not wanted.reaches(10.0)
     assert Wanted.of({}, 0.0).candidates == (1.0,)
     assert Wanted.of(buckets, 7200.0).candidates == CANDIDATES[-1:]
+
+
+def test_what_no_silence_tells_apart_is_asked_once() -> None:
+    wanted = Wanted((1.0, 2.0, 3.0, 4.0, 5.0), (0.5, 2.0), (), lengths=(0.001, 3.0, 4.0))
+    # A silence of 3 s is not longer than 3 s.
+    once = {0.5: 0.5, 1.0: 0.5, 2.0: 0.5, 3.0: 3.0, 4.0: None, 5.0: None}
+    assert wanted.steps() == once
+    each = {step: step for step in once}
+    assert wanted.steps(known=False) == replace(wanted, lengths=None).steps() == each
+
+
+def silent_over_files(directory: Path) -> None:
+    """Connections that are silent for 20 s while a file ends. In the second file they
+    are back, and in the third they end.
+    """
+    with journal(directory, 1, rotate_bytes=1) as ours:
+        logs = [ours.open(number * MS, 60_000, "echo") for number in range(40)]
+        ours.config(15 * S, "still here")
+        ours.flush()
+        for log in logs:
+            log.touch(20 * S)
+        ours.flush()
+        for log in logs:
+            log.touch(21 * S)
+            log.close_peer(22 * S)
+
+
+def test_of_silences_that_are_over_the_row_that_ends_each_is_enough(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows by which connections are open tell of them, too, and need not be read."""
+    silent_over_files(tmp_path / "over files")
+    with journal(tmp_path / "drained", 1, rotate_bytes=1) as ours:  # and has no end of theirs
+        for number in range(40):
+            ours.open(number * MS, 60_000, "echo").touch(2 * S)
+        ours.config(30 * S, "still here")
+        ours.flush()
+        ours.drain(50 * S)
+    for mode in ("full", "gaps"):
+        unfinished(tmp_path / mode, mode)
+        write(tmp_path / f"{mode} written", connections=60, mode=mode)
+    worlds = ("over files", "drained", "full", "gaps", "full written", "gaps written")
+    for where in worlds:
+        inputs = check([tmp_path / where], now_ns=WALL)
+        few = advise(spark, inputs, None, Policy(max_cut=0.05))
+        with monkeypatch.context() as patch:
+            patch.setattr(traffic, "_is_plain", lambda _: False)
+            assert advise(spark, inputs, None, Policy(max_cut=0.05)) == few
+
+
+def test_where_the_row_that_ends_a_silence_is_missing_another_tells_of_it(
+    spark: Any, tmp_path: Path
+) -> None:
+    silent_over_files(tmp_path)
+    sorted(tmp_path.glob("*.parquet"))[1].unlink()
+    summary = advise(spark, check([tmp_path], now_ns=WALL), None, Policy(max_cut=0.05))
+    assert summary["holes"]
+    # A timeout of 1 s is over after a twentieth of the log, by the first file alone.
+    least = summary["listeners"]["echo"]["trade_off"][0]
+    assert (least["timeout_s"], least["peak_open"]) == (1.0, 40)
+    assert least["mean_open"] < 0.1 * 40
+
+
+def test_a_connection_may_be_older_than_the_log_by_any_time(spark: Any, tmp_path: Path) -> None:
+    """A timeout would have closed it long before the first opening that is known."""
+    year = 365 * 24 * 3600 * S
+    with journal(tmp_path, 1, rotate_bytes=1) as ours:
+        old = ours.open(0, 60_000, "echo")
+        ours.flush()
+        for number in range(40):
+            log = ours.open(year + number * MS, 60_000, "echo")
+            log.touch(year + 50 * MS)
+            log.close_peer(year + 60 * MS)
+        old.close_peer(year + 70 * MS)
+    min(tmp_path.glob("*.parquet")).unlink()
+    inputs = check([tmp_path], now_ns=WALL + 2 * year)
+    summary = advise(spark, inputs, None, Policy(max_cut=0.05))
+    assert summary["connections_without_opening"] == 1
+    assert summary["listeners"]["echo"]["connections"] == 40
+
+
+def test_by_a_silence_in_which_the_server_works_candidates_differ_too(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counts for nothing, but a timeout would have cut it."""
+    with journal(tmp_path, 1) as ours:
+        for number in range(40):
+            log = ours.open(number * MS, 60_000, "echo")
+            log.touch((42 if number % 2 else 2) * S)
+            log._timeout_ms = 0
+            log.close_peer(54 * S if number % 2 else 14 * S)
+    inputs = check([tmp_path], now_ns=WALL)
+    few = advise(spark, inputs, None, Policy(max_cut=0.05))
+    with monkeypatch.context() as patch:
+        patch.setattr(Wanted, "of", all_of)
+        assert advise(spark, inputs, None, Policy(max_cut=0.05)) == few
 
 
 def test_no_words_of_the_answer_say_what_its_table_contradicts(spark: Any, tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ def test_the_audit_answers_as_sql_written_by_hand(
 def test_the_advice_counts_as_an_obvious_count(spark: Any, planted: Planted) -> None:
     journal = check([planted[1]])
     events = read_events(spark, journal)
-    (cells,) = traffic.histogram(traffic.silences_of_journal(events)).values()
+    (cells,) = traffic.histogram(traffic.silences_of_journal(events)).buckets.values()
     rows = [row for row in rows_of(journal) if row["kind"] not in ("drain", "config", "averted")]
     for which in (0, 1):  # of all silences, those that ended and those that were cut
         idle = [

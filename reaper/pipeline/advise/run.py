@@ -260,8 +260,8 @@ def advise(
     quarantined += asked.quarantined
     progress("counting silences, weighing candidate timeouts")
     # The curve first: it says which candidates matter.
-    buckets = histogram(asked.rows)
-    wanted = Wanted.of(buckets, threshold)
+    buckets, lengths = histogram(asked.rows)
+    wanted = Wanted.of(buckets, threshold, lengths)
     traffic = connections(asked.lives(wanted))
     running = max((edge for each in traffic.running.values() for edge in each), default=0.0)
     if not wanted.reaches(running):  # a silence that still runs is the longest of all

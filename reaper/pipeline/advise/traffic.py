@@ -7,12 +7,13 @@ candidate and bin.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...journal.schema import ACTIVITY, AVERTED, CONFIG, ENDS, KINDS, OPEN, REAP
 from ..engine import F, Ladder, Part, here
-from ..read.frames import IS_END, ns, of_connections, runs_frame, with_run
+from ..read.frames import ns, only_timeout, runs_frame, with_run
 from ..read.inputs import Inputs
 from ..read.runs import Timeline
 from .survival import LEAST_NS, Beyond, Cut, Spread, width_sql
@@ -64,23 +65,36 @@ SLACK_NS = 250_000_000
 """How much later than its tick a close may come, as in the audit."""
 
 
+_SILENT = (ACTIVITY, *map(KINDS.index, ENDS))
+"""Kinds of rows by which a silence is over."""
+
 Buckets = dict[int, dict[float, tuple[int, int]]]
 """listener_hash -> upper edge of the bucket in seconds -> (ended, censored)."""
 
 
-def silences_of_journal(events: DataFrame) -> DataFrame:
-    """The silences of connections that have ended, except those in which the server
-    works. Grain: one row per silence; listener_hash, idle_ns, returned.
+class Silences(NamedTuple):
+    """Silences that are over, counted."""
+
+    buckets: Buckets
+    lengths: frozenset[float]
+    """The upper edge, s, of every bucket that has any, those in which the server works
+    among them.
     """
-    return (
-        of_connections(events)
-        .where(f"idle_ns IS NOT NULL AND (code = {ACTIVITY} OR {IS_END})")
-        .where(F.col("timeout_ms").isNull() | (F.col("timeout_ms") > 0))
-        .select(
-            F.xxhash64("listener").alias("listener_hash"),
-            "idle_ns",
-            (F.col("code") == ACTIVITY).alias("returned"),
-        )
+
+
+def silences_of_journal(events: DataFrame) -> DataFrame:
+    """The silences of connections that have ended. Grain: one row per silence;
+    listener_hash, idle_ns, returned: null where the server worked.
+    """
+    # By its text, which an engine may look for as it reads: no number of it is needed.
+    kind = F.col("kind")
+    ended = (kind != KINDS[OPEN]) & (kind != KINDS[CONFIG])
+    ended &= kind.isin(*(KINDS[code] for code in _SILENT))
+    idle = F.col("timeout_ms").isNull() | (F.col("timeout_ms") > 0)
+    return events.where(ended & F.col("idle_ns").isNotNull()).select(
+        F.xxhash64("listener").alias("listener_hash"),
+        "idle_ns",
+        F.when(idle, kind == KINDS[ACTIVITY]).alias("returned"),
     )
 
 
@@ -95,21 +109,21 @@ def with_edge(rows: DataFrame, column: str, label: str = "edge_ns") -> DataFrame
     )
 
 
-def histogram(rows: DataFrame) -> Buckets:
-    """Count *rows*: listener_hash -> upper edge of the bucket in seconds -> (ended,
-    censored).
-    """
+def histogram(rows: DataFrame) -> Silences:
+    """Count *rows*, as `silences_of_journal` has them."""
     counted = (
         with_edge(rows, "idle_ns").groupBy("listener_hash", "edge_ns", "returned").count().collect()
     )
     result: Buckets = {}
     for row in counted:
+        if row.returned is None:
+            continue
         cells = result.setdefault(row.listener_hash, {})
         ended, censored = cells.get(edge := row.edge_ns / 1e9, (0, 0))
         cells[edge] = (
             (ended + row["count"], censored) if row.returned else (ended, censored + row["count"])
         )
-    return result
+    return Silences(result, frozenset(row.edge_ns / 1e9 for row in counted))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +137,15 @@ class Wanted:
     """Those of `THRESHOLDS` beyond which silences are counted one by one."""
     below: tuple[float, ...] = ()
     """Those that every silence that ended outlasted; the rest none did."""
+    lengths: tuple[float, ...] | None = None
+    """See `Silences.lengths`; ascending. None: they may be of any length."""
 
     @classmethod
-    def of(cls, buckets: Buckets, threshold: float) -> Wanted:
+    def of(
+        cls, buckets: Buckets, threshold: float, lengths: frozenset[float] | None = None
+    ) -> Wanted:
         """What matters to silences as *buckets* have them, of which those up to
-        *threshold* seconds were not written.
+        *threshold* seconds were not written. *lengths*: see `Silences`.
         """
         cells = [cell for each in buckets.values() for cell in each.items()]
         longest = max((edge for edge, _ in cells), default=0.0)
@@ -138,7 +156,25 @@ class Wanted:
             cls.candidates_for(longest, threshold),
             tuple(each for each in THRESHOLDS if least <= each < most),
             tuple(each for each in THRESHOLDS if each < least),
+            None if lengths is None else tuple(sorted(lengths)),
         )
+
+    def steps(self, *, known: bool = True) -> dict[float, float | None]:
+        """Each candidate and each threshold -> the least of them that no silence tells
+        from it: where none is longer than the one and not than the other, both cut the
+        same. None: no silence is longer.
+
+        All are edges of buckets, so that no bucket has silences on both sides of one.
+
+        Args:
+            known: Whether silences are of `lengths`, and of no other.
+        """
+        asked = sorted({*self.candidates, *self.counted})
+        if self.lengths is None or not known:
+            return {each: each for each in asked}
+        shorter = {each: bisect_right(self.lengths, each) for each in asked}
+        least = {of: each for each, of in reversed(shorter.items())}
+        return {each: least[of] if of < len(self.lengths) else None for each, of in shorter.items()}
 
     @staticmethod
     def candidates_for(longest: float, threshold: float) -> tuple[float, ...]:
@@ -176,8 +212,10 @@ class Lives:
     wanted: Wanted = Wanted()
 
 
-def _parts() -> list[Part]:
-    """What is added up over the rows of a connection, kind by kind."""
+def _parts(*, alike: bool) -> list[Part]:
+    """What is added up over the rows of a connection, kind by kind. *alike*: all
+    activities state one timeout, so that it needs no row.
+    """
     closes = tuple(KINDS.index(kind) for kind in ENDS)
     # Without a timeout it may be the server's turn: such a row reports no silence.
     silent = f"NOT (code = {CONFIG} AND timeout_ms = 0 AND idle_sum_ns IS NOT NULL)"
@@ -202,25 +240,8 @@ def _parts() -> list[Part]:
                 "reaped_after": ("min(t - idle_ns)", f"code = {REAP}"),
             },
         ),
-        Part(
-            (ACTIVITY,),
-            {
-                "active_rows": ("count(1)", ""),
-                "longest": ("max(idle_ns)", ""),
-                "n_ended": ("count(1)", _IDLE),
-            },
-        ),
+        *_of_activities(alike=alike, closes=closes),
         Part((AVERTED,), {"listener_of_check": any_listener, "checks": ("count(1)", "")}),
-        # Of connections that have ended nobody asks whether a silence still runs.
-        Part(
-            (ACTIVITY,),
-            {
-                "listener_of_activity": any_listener,
-                "active": ("max(t)", ""),
-                **_latest_timeout("active", f"code = {ACTIVITY}"),
-            },
-            unless=closes,
-        ),
         Part(
             (CONFIG,),
             {
@@ -238,17 +259,51 @@ def _parts() -> list[Part]:
     ]
 
 
-def _cuts(wanted: Wanted) -> Ladder:
-    """When the first silence began that each candidate would have cut, and how many
-    that ended were longer than each threshold.
+def _of_activities(*, alike: bool, closes: tuple[int, ...]) -> list[Part]:
+    """Nine rows in ten: what can be known by other rows is not asked of them. *alike*:
+    see `_parts`.
     """
-    # Of changes those of a connection, but where the server works.
-    silent = (
-        f"(kind <> '{KINDS[CONFIG]}' OR timeout_ms > 0 OR (timeout_ms = 0 AND idle_sum_ns IS NULL))"
-    )
-    candidates = tuple(map(_ns, wanted.candidates))
-    counted = tuple((name, _ns(seconds)) for name, seconds in _beyond(wanted))
-    return Ladder("cut", "t - idle_ns", "idle_ns", candidates, silent, counted, _IDLE)
+    always = {"active_rows": ("count(1)", ""), "longest": ("max(idle_ns)", "")}
+    last = {
+        "listener_of_activity": ("max(xxhash64(listener))", ""),
+        "active": ("max(t)", ""),
+    }
+    if alike:
+        return [Part((ACTIVITY,), always | last)]
+    return [
+        Part((ACTIVITY,), always | {"n_ended": ("count(1)", _IDLE)}),
+        # Of connections that have ended nobody asks whether a silence still runs.
+        Part((ACTIVITY,), last | _latest_timeout("active", f"code = {ACTIVITY}"), unless=closes),
+    ]
+
+
+def _cuts(wanted: Wanted, steps: dict[float, float | None], *, plain: bool) -> Ladder:
+    """When the first silence began that each of *steps* would have cut, and how many
+    that ended were longer than each threshold. *plain*: see `_is_plain`.
+    """
+    silent = f"kind <> '{KINDS[CONFIG]}'"
+    if not plain:  # of changes those of a connection, but where the server works
+        silent = f"({silent} OR timeout_ms > 0 OR (timeout_ms = 0 AND idle_sum_ns IS NULL))"
+    counted = tuple((name, _ns(steps[seconds] or seconds)) for name, seconds in _beyond(wanted))
+    cut = tuple(map(_ns, _kept(wanted, steps))) or (_ns(wanted.candidates[0]),)
+    return Ladder("cut", "t - idle_ns", "idle_ns", cut, silent, counted, _IDLE)
+
+
+def _kept(wanted: Wanted, steps: dict[float, float | None]) -> list[float]:
+    """Those of *steps* that candidates take, ascending."""
+    return sorted({step for each in wanted.candidates if (step := steps[each]) is not None})
+
+
+def _is_plain(inputs: Inputs) -> bool:
+    """Whether each silence of *inputs* that is over has a row by which it ended.
+
+    Then the rows by which connections are still open, of which each file has one for
+    each of them, tell no more than that row, but for silences that still run. Where
+    rows are missing, or one tells of a silence after which the server worked, they may
+    be all that is known.
+    """
+    missing = inputs.dropped_rows or inputs.holes or inputs.quarantined
+    return not missing and not any(facts.changes for facts in inputs.files)
 
 
 def _latest_timeout(name: str, of: str) -> dict[str, tuple[str, str]]:
@@ -269,8 +324,20 @@ def lives_of_journal(
     end. So the bins of time are known before, and one pass over the rows is enough.
     """
     timeline = Timeline.of(inputs.runs)
-    added = here().grouped(events, "conn", _parts(), _cuts(wanted))
+    plain, only = _is_plain(inputs), only_timeout(inputs.files)
+    steps = wanted.steps(known=plain)
+    parts = _parts(alike=only is not None)
+    added = here().grouped(events, "conn", parts, _cuts(wanted, steps, plain=plain))
     known = with_run(added, runs_frame(spark, inputs.runs, timeline))
+    if only is not None:
+        theirs = F.when(F.col("active_rows") > 0, F.lit(only).cast("int"))
+        known = known.withColumns(
+            {
+                "active_timeout_ms": theirs,
+                "active_stated": F.col("active"),
+                "n_ended": F.col("active_rows"),
+            }
+        )
     # The kind decides between rows of one instant: a change comes last.
     change, active = F.col("change_stated"), F.col("active_stated")
     before = F.greatest("open_stated", "active_stated")
@@ -296,16 +363,26 @@ def lives_of_journal(
     known = known.withColumns(
         {"since": F.greatest("last_active", "last_reported"), "running": _running()}
     )
+    kept = _kept(wanted, steps)
+    # What a row tells of a connection that is still open.
+    told = F.when(F.col("ended").isNull(), F.col("last_reported"))
+    told_ns = F.col("reported") - F.col("last_reported")
+
+    def cut(candidate: float) -> list[Column]:
+        """Where the silence began that *candidate*, or the log's reaper, cut."""
+        step = steps[candidate]
+        found = [] if step is None else [F.col(f"cut_{kept.index(step)}")]
+        found.append(F.col("reaped_after"))
+        return [*found, F.when(told_ns > _ns(candidate), told)] if plain else found
+
     ends = [
         F.coalesce(
-            # From the beginning of the silence that the candidate, or the log's reaper,
-            # cut.
-            F.coalesce(f"cut_{i}", "reaped_after") + F.lit(_ns(c)),
+            F.coalesce(*cut(c)) + F.lit(_ns(c)),
             F.when(F.col("running") > _ns(c), F.col("since") + F.lit(_ns(c))),
             "ended",
             "log_end_ns",
         )
-        for i, c in enumerate(wanted.candidates)
+        for c in wanted.candidates
     ]
     listener = F.greatest(
         "listener_of_activity", "listener_of_end", "listener_of_check", "listener_of_change"
@@ -353,21 +430,31 @@ def _running() -> Column:
 def lives_of_requests(gaps: DataFrame, wanted: Wanted = Wanted()) -> Lives:
     """The connections of access logs. One begins with the end of its first request."""
     end = F.col("at_ns") + F.col("idle_ns")
-    cuts = [
-        F.min(F.when(F.col("idle_ns") > _ns(c), F.col("at_ns") + F.lit(_ns(c))))
-        for c in wanted.candidates
-    ]
+    steps = wanted.steps()
+
+    def cut(candidate: float) -> list[Column]:
+        step = steps[candidate]
+        if step is None:
+            return []
+        began = F.min(F.when(F.col("idle_ns") > _ns(step), F.col("at_ns")))
+        return [began + F.lit(_ns(candidate))]
+
     lives = gaps.groupBy("key", "visit", F.xxhash64("listener").alias("listener_hash")).agg(
         F.min("at_ns").alias("opened"),
         F.max(end).alias("ended"),
-        *(F.coalesce(cut, F.max(end)).alias(f"end_{i}") for i, cut in enumerate(cuts)),
+        *(
+            F.coalesce(*cut(c), F.max(end)).alias(f"end_{i}")
+            for i, c in enumerate(wanted.candidates)
+        ),
         F.count(F.lit(1)).alias("rows"),
         F.max(F.when(F.col("returned"), F.col("idle_ns"))).alias("longest"),
         F.lit(0).cast("long").alias("short"),
         F.lit(None).cast("long").alias("running"),
         F.count(F.when(F.col("returned"), 1)).alias("n_ended"),
         *(
-            F.count(F.when(F.col("returned") & (F.col("idle_ns") > _ns(c)), 1)).alias(name)
+            F.count(F.when(F.col("returned") & (F.col("idle_ns") > _ns(steps[c] or c)), 1)).alias(
+                name
+            )
             for name, c in _beyond(wanted)
         ),
         # Which were cut no access log tells: the last silence of each is taken to be.
@@ -483,7 +570,10 @@ def _counted(lives: Lives, begin: int, width: int, beyond: int) -> list[Any]:
     """
 
     def place(instant: Column) -> Column:
-        return F.least(F.floor((instant - F.col("since")) / width), F.lit(beyond))
+        # An int: an engine keeps one a candidate of every connection. What lies before
+        # the first bin is counted nowhere, however long before.
+        at = F.floor((instant - F.col("since")) / width)
+        return F.greatest(F.least(at, F.lit(beyond)), F.lit(-1)).cast("int")
 
     def key(series: int | Column, at: Column) -> Column:
         # Bits, for a product and a sum would be checked.
@@ -496,7 +586,7 @@ def _counted(lives: Lives, begin: int, width: int, beyond: int) -> list[Any]:
         f"WHEN edge_ns > {_ns(c)} THEN {i + 1}"
         for i, c in reversed(list(enumerate(lives.wanted.candidates)))
     )
-    longest = key(_LONGEST, F.expr(f"CAST(CASE {outlasted} ELSE 0 END AS BIGINT)"))
+    longest = key(_LONGEST, F.expr(f"CAST(CASE {outlasted} ELSE 0 END AS INT)"))
     ends = [F.col(f"end_{i}") for i in range(len(lives.wanted.candidates))]
     # Columns, for a plan would hold what they are once for each candidate.
     first, last = F.col("first_at"), F.col("last_at")

@@ -384,7 +384,7 @@ def grouped(
             for label, (aggregate, of) in part.columns.items()
         ]
     if ladder is not None:
-        shortest = min(ladder.steps[0], *(most for _, most in ladder.counted))
+        shortest = min((*ladder.steps, *(most for _, most in ladder.counted)))
         wheres.append(f"({ladder.measure} > {shortest} AND {ladder.where})")
         columns += [
             expr(
