@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.pipeline.run import as_another_server
 from reaper.__main__ import main as check_file
 from reaper.config import ReaperConfig
 from reaper.config.lint import lint
@@ -41,6 +42,7 @@ from reaper.pipeline.advise.survival import (
     width_sql,
 )
 from reaper.pipeline.advise.traffic import CANDIDATES, THRESHOLDS, Wanted
+from reaper.pipeline.engine import embedded
 from reaper.pipeline.read.inputs import Inputs, check
 from scripts import tools
 from tests.helpers.attach_servers import free_port, running, tool
@@ -671,6 +673,23 @@ def test_where_the_row_that_ends_a_silence_is_missing_another_tells_of_it(
     least = summary["listeners"]["echo"]["trade_off"][0]
     assert (least["timeout_s"], least["peak_open"]) == (1.0, 40)
     assert least["mean_open"] < 0.1 * 40
+
+
+def test_writers_that_are_added_up_one_after_the_other_say_the_same(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unfinished(tmp_path, "gaps")
+    for further in (1, 2, 5):
+        as_another_server(min(tmp_path.glob("*.parquet")), further)
+    inputs = check([tmp_path], now_ns=WALL)
+    files = len(inputs.files)
+    together = advise(spark, inputs, None, Policy(max_cut=0.05))
+    for most, portions in ((1, 4), (2 * inputs.files[0].rows, 2)):
+        found = traffic._portions(inputs, most)
+        assert (len(found), sum(map(len, found))) == (portions, files)
+        with monkeypatch.context() as patch:
+            patch.setattr(embedded, "PORTION", most)
+            assert advise(spark, inputs, None, Policy(max_cut=0.05)) == together
 
 
 def test_a_connection_may_be_older_than_the_log_by_any_time(spark: Any, tmp_path: Path) -> None:

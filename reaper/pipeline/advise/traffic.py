@@ -8,14 +8,16 @@ candidate and bin.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...journal.schema import ACTIVITY, AVERTED, CONFIG, ENDS, KINDS, OPEN, REAP
 from ..engine import F, Ladder, Part, here
-from ..read.frames import ns, only_timeout, runs_frame, with_run
+from ..read.frames import ns, only_timeout, read_events, runs_frame, with_run
 from ..read.inputs import Inputs
-from ..read.runs import Timeline
+from ..read.runs import Facts, Timeline
 from .survival import LEAST_NS, Beyond, Cut, Spread, width_sql
 
 if TYPE_CHECKING:
@@ -196,14 +198,15 @@ class Wanted:
 class Lives:
     """Connections, and the span of their log."""
 
-    frame: DataFrame
-    """Grain: one row per connection; listener_hash, opened (null: before the log),
-    ended, end_0 and so on, rows, longest, short, running, n_ended, n_beyond_0 and so
-    on, cut, offset_ns. end_i is its end under candidate i. It, opened and ended are on
-    the writer's clock, which + offset_ns is the shared timeline. running: how long its
-    silence had lasted when the log ended; null where there is none, or it is counted
-    elsewhere. n_ended: silences that ended; n_beyond_i: of them, those longer than
-    the i-th threshold of `wanted.counted`. cut: 1 if the log's reaper cut its last one.
+    frames: Sequence[DataFrame]
+    """Of each connection all is in one of them. Grain: one row per connection;
+    listener_hash, opened (null: before the log), ended, end_0 and so on, rows, longest,
+    short, running, n_ended, n_beyond_0 and so on, cut, offset_ns. end_i is its end
+    under candidate i. It, opened and ended are on the writer's clock, which + offset_ns
+    is the shared timeline. running: how long its silence had lasted when the log ended;
+    null where there is none, or it is counted elsewhere. n_ended: silences that ended;
+    n_beyond_i: of them, those longer than the i-th threshold of `wanted.counted`. cut:
+    1 if the log's reaper cut its last one.
     """
     span: tuple[int, int] | None
     """From the first opening to the end of the last log, on the shared timeline; None
@@ -324,6 +327,50 @@ def lives_of_journal(
     end. So the bins of time are known before, and one pass over the rows is enough.
     """
     timeline = Timeline.of(inputs.runs)
+    portions = _portions(inputs, here().PORTION)
+    of_each = (
+        [read_events(spark, replace(inputs, files=files)) for files in portions]
+        if len(portions) > 1
+        else [events]
+    )
+    begun = [
+        run.opened_ns + timeline.offset_ns(run) for run in inputs.runs if run.opened_ns is not None
+    ]
+    over = [run.log_end_ns + timeline.offset_ns(run) for run in inputs.runs]
+    return Lives(
+        [_lives(spark, rows, inputs, timeline, wanted) for rows in of_each],
+        (min(begun), max(over)) if begun else (0, 0),
+        wanted,
+    )
+
+
+def _portions(inputs: Inputs, most: int | None) -> list[list[Facts]]:
+    """The files of *inputs*, those of each writer together: its connections are in no
+    other's. Each has *most* rows, or one writer's; None: all are together.
+    """
+    if most is None or inputs.table is not None:
+        return [inputs.files]
+    portions: list[list[Facts]] = []
+    room = 0
+    for _, files in groupby(sorted(inputs.files, key=_writer), _writer):
+        theirs = list(files)
+        rows = sum(facts.rows for facts in theirs)
+        if rows > room:
+            portions.append([])
+            room = most
+        portions[-1] += theirs
+        room -= rows
+    return portions
+
+
+def _writer(facts: Facts) -> int:
+    return facts.writer
+
+
+def _lives(
+    spark: SparkSession, events: DataFrame, inputs: Inputs, timeline: Timeline, wanted: Wanted
+) -> DataFrame:
+    """See `Lives.frames`; *events*: rows of *inputs*."""
     plain, only = _is_plain(inputs), only_timeout(inputs.files)
     steps = wanted.steps(known=plain)
     parts = _parts(alike=only is not None)
@@ -387,7 +434,7 @@ def lives_of_journal(
     listener = F.greatest(
         "listener_of_activity", "listener_of_end", "listener_of_check", "listener_of_change"
     )
-    lives = known.select(
+    return known.select(
         F.coalesce(F.col("listener_of_open"), listener).alias("listener_hash"),
         "opened",
         F.coalesce("ended", "log_end_ns").alias("ended"),
@@ -401,11 +448,6 @@ def lives_of_journal(
         F.when(F.col("reaped_after").isNotNull(), 1).otherwise(0).alias("cut"),
         "offset_ns",
     )
-    begun = [
-        run.opened_ns + timeline.offset_ns(run) for run in inputs.runs if run.opened_ns is not None
-    ]
-    over = [run.log_end_ns + timeline.offset_ns(run) for run in inputs.runs]
-    return Lives(lives, (min(begun), max(over)) if begun else (0, 0), wanted)
 
 
 def _running() -> Column:
@@ -461,7 +503,7 @@ def lives_of_requests(gaps: DataFrame, wanted: Wanted = Wanted()) -> Lives:
         F.lit(0).alias("cut"),
         F.lit(0).cast("long").alias("offset_ns"),
     )
-    return Lives(lives, None, wanted)
+    return Lives([lives], None, wanted)
 
 
 @dataclass(slots=True)
@@ -493,11 +535,13 @@ def connections(lives: Lives) -> Traffic:
     since, to = (F.col(name) + F.col("offset_ns") for name in ("opened", "ended"))
     begin, end = lives.span or (None, None)
     if begin is None or end is None:
-        bounds = lives.frame.agg(F.min(since), F.max(F.when(begun, to))).collect()[0]
+        (frame,) = lives.frames
+        bounds = frame.agg(F.min(since), F.max(F.when(begun, to))).collect()[0]
         begin, end = bounds[0] or 0, bounds[1] or 0
     width = max((end - begin) // BINS, 1_000_000)
     wanted = lives.wanted
-    found = _counted(lives, begin, width, (end - begin) // width + 1)
+    beyond = (end - begin) // width + 1
+    found = [row for frame in lives.frames for row in _counted(frame, wanted, begin, width, beyond)]
     heads = [row for row in found if row.key % _SERIES == _LONGEST]
     counted = Traffic(
         {},
@@ -561,9 +605,9 @@ _GRAIN = 10_000
 """Every edge of a bucket is a multiple of so many ns."""
 
 
-def _counted(lives: Lives, begin: int, width: int, beyond: int) -> list[Any]:
-    """One row per listener and key: `count`, and of `_LONGEST` what is summed besides.
-    All in one pass. Bins from *beyond* on are one.
+def _counted(frame: DataFrame, wanted: Wanted, begin: int, width: int, beyond: int) -> list[Any]:
+    """One row per listener and key of *frame*, see `Lives`: `count`, and of `_LONGEST`
+    what is summed besides. All in one pass. Bins from *beyond* on are one.
 
     Where all candidates end a connection in one bin, as they mostly do, that is one row
     to count, not one a candidate.
@@ -584,10 +628,10 @@ def _counted(lives: Lives, begin: int, width: int, beyond: int) -> list[Any]:
     short = F.when(begun, F.greatest(F.coalesce("short", F.lit(0)), F.lit(0))).otherwise(0)
     outlasted = " ".join(
         f"WHEN edge_ns > {_ns(c)} THEN {i + 1}"
-        for i, c in reversed(list(enumerate(lives.wanted.candidates)))
+        for i, c in reversed(list(enumerate(wanted.candidates)))
     )
     longest = key(_LONGEST, F.expr(f"CAST(CASE {outlasted} ELSE 0 END AS INT)"))
-    ends = [F.col(f"end_{i}") for i in range(len(lives.wanted.candidates))]
+    ends = [F.col(f"end_{i}") for i in range(len(wanted.candidates))]
     # Columns, for a plan would hold what they are once for each candidate.
     first, last = F.col("first_at"), F.col("last_at")
     apart = begun & (first != last)
@@ -603,7 +647,7 @@ def _counted(lives: Lives, begin: int, width: int, beyond: int) -> list[Any]:
         ],
     ]
     placed = (
-        with_edge(with_edge(lives.frame, "longest"), "running", "running_edge")
+        with_edge(with_edge(frame, "longest"), "running", "running_edge")
         .withColumn("since", F.lit(begin) - F.col("offset_ns"))
         .select(
             "listener_hash",
@@ -613,7 +657,7 @@ def _counted(lives: Lives, begin: int, width: int, beyond: int) -> list[Any]:
             "rows",
             F.col("n_ended").alias("n_all"),
             (F.col("n_ended") + short).alias("n_ended"),
-            *(name for name, _ in _beyond(lives.wanted)),
+            *(name for name, _ in _beyond(wanted)),
             "cut",
             *("opened", "running", "since", "edge_ns", "running_edge"),
             *(f"end_{i}" for i in range(len(ends))),
@@ -623,7 +667,7 @@ def _counted(lives: Lives, begin: int, width: int, beyond: int) -> list[Any]:
     )
     sums = {"n_ended": "n_ended", "n_n": "n_ended * n_ended"}
     sums["n_cut"] = "n_ended * cut"
-    for name in _sums(lives.wanted):
+    for name in _sums(wanted):
         sums[f"{name}_cut"] = f"{name} * cut"
         sums |= {name: name, f"{name}_2": f"{name} * {name}", f"{name}_n": f"{name} * n_ended"}
     added = {
@@ -695,7 +739,9 @@ def _running_counts(found: list[Any]) -> dict[int, dict[float, int]]:
     for row in found:
         at, i = divmod(row.key, _SERIES)
         if i == _RUNNING:
-            result.setdefault(row.listener_hash, {})[at * _GRAIN / 1e9] = row["count"]
+            edges = result.setdefault(row.listener_hash, {})
+            edge = at * _GRAIN / 1e9
+            edges[edge] = edges.get(edge, 0) + row["count"]
     return result
 
 

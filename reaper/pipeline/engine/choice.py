@@ -18,8 +18,8 @@ from .spark import NoSpark, check_java, check_version, open_session
 CHOICES = ("auto", "spark", "embedded")
 
 WORKED_ON = 4
-"""Bytes of memory that a byte of a journal may take while it is judged: 50M rows, 0.9
-GB of files, stay below 4 GiB.
+"""Bytes of memory that a byte of a journal may take while it is judged. 50M rows of ten
+writers, 0.9 GB of files, took 2.0 GiB for an audit and 1.4 GiB for advice.
 """
 
 LITTLE = 24 << 20

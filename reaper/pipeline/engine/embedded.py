@@ -43,6 +43,11 @@ MEMORY_SHARE = 0.5
 """How much of the machine's memory queries may take before they write to the disk."""
 
 MOST_MEMORY = 6 << 30
+PORTION: int | None = 12_000_000
+"""Rows whose connections are added up at once, where they can be told apart before
+they are read: what is known of each stays in memory up to the end.
+"""
+
 AS_FILES = "hive_partitioning = false"
 """Names of folders are names: below `kind=reap/` DuckDB would take the name for the
 column.

@@ -43,6 +43,9 @@ ROWS_PER_PARTITION = 500_000
 LEAST_PARTITIONS = 4
 """Spark's own 200 partitions cost a small log half a minute of empty tasks."""
 
+PORTION: int | None = None
+"""See that of `embedded`: Spark parts rows by itself."""
+
 EMBEDDED_HEAP_MB = 3072
 """Driver and executor in one. With what a JVM takes beside its heap, the process stays
 below 4 GiB. Spark's own 1 GiB spills.
