@@ -415,8 +415,8 @@ class Served(Watched):
             return Phase.WRITE
         if asked is not Phase.KEEP_ALIVE or info is None:
             return asked
-        if not info.received:
-            return Phase.FIRST_BYTE
+        if not info.received or (self._sleeps and self._woken is None):
+            return Phase.FIRST_BYTE  # over TLS its client was heard before, in the handshake
         if self.waits_for is Phase.HEADERS and self._counted == info.acknowledged:
             return Phase.HEADERS
         return Phase.HEADERS if _spoke_last(info) else Phase.KEEP_ALIVE

@@ -56,6 +56,31 @@ def serving(name: str, files: tuple[str, str], log: Path) -> Iterator[tuple[str,
             yield here.address
 
 
+def test_whoever_has_shaken_hands_and_says_nothing_is_ended_by_first_byte(
+    certificate: tuple[str, str], tmp_path: Path
+) -> None:
+    """And not by `keep_alive`, an hour here: its handshake is no request."""
+    trust = ssl.create_default_context(cafile=certificate[0])
+    limits = {"TIMEOUTS_FIRST_BYTE": "300ms", "TIMEOUTS_KEEP_ALIVE": "1h", "TICK": "100ms"}
+    with (
+        hypercorn_here(
+            "asyncio", tmp_path / "log", application, limits, certificate=certificate
+        ) as here,
+        socket.create_connection(here.address, PATIENCE) as plain,
+        trust.wrap_socket(plain, server_hostname="127.0.0.1") as silent,
+        socket.create_connection(here.address, PATIENCE) as other,
+        trust.wrap_socket(other, server_hostname="127.0.0.1") as client,
+    ):
+        client.sendall(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+        heard = b""
+        while not heard.endswith(b"ok\r\n0\r\n\r\n"):
+            heard += client.recv(4096)
+        assert silent.recv(4096) == b""
+        client.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            client.recv(4096)
+
+
 @pytest.mark.parametrize("half", HALVES)
 @pytest.mark.parametrize("name", ["gunicorn, threads", "hypercorn, trio"])
 def test_whoever_sends_half_of_it_is_told_408(
