@@ -18,7 +18,7 @@ from aiohttp.http_parser import HttpRequestParser
 
 from reaper.driver.served import TIMED_OUT
 from reaper.policy import reasons
-from reaper.servers.aiohttp.server import Aiohttp
+from reaper.servers.aiohttp.server import Aiohttp, _ends_in_a_part
 from scripts.serving import PATIENCE
 from tests.helpers.served import bare
 from tests.helpers.servers_here import server_here
@@ -29,6 +29,25 @@ SETTINGS = {
     "TICK": "100ms",
 }
 WHOLE = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "ends_in_a_part"),
+    [
+        (b"GET / HT", True),
+        (WHOLE + b"GET / HT", True),
+        (WHOLE, False),
+        (b"\r\n", False),
+        (b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n123", False),
+    ],
+)
+def test_a_piece_ends_in_a_part_of_a_head_behind_a_request_or_alone(
+    data: bytes, ends_in_a_part: bool
+) -> None:
+    async def main() -> bool:
+        return _ends_in_a_part(data)
+
+    assert asyncio.run(main()) is ends_in_a_part
 
 
 @pytest.mark.parametrize(

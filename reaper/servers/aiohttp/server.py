@@ -54,8 +54,8 @@ class Aiohttp(OnTransport):
             self._said, self._part = data, -1 if info is None else info.received
 
     def _has_part(self) -> bool:
-        """Whether a part of a head came in one piece with what was answered last, and
-        nothing since.
+        """Whether a part of a head came in one piece, with what was answered last or
+        without, and nothing since.
         """
         said, self._said = self._said, b""
         if said and not _ends_in_a_part(said):
@@ -110,7 +110,7 @@ MOST_KEPT = 65536
 
 
 def _ends_in_a_part(data: bytes) -> bool:
-    """Whether *data* ends in a part of a head, behind at least one whole request.
+    """Whether *data* ends in a part of a head, behind whole requests if there are any.
 
     aiohttp's parser does not show a part, so *data* is parsed once more by another.
     """
@@ -118,7 +118,7 @@ def _ends_in_a_part(data: bytes) -> bool:
     parser = HttpRequestParser(BaseProtocol(loop), loop, MOST_KEPT)
     try:
         messages, upgraded, _ = parser.feed_data(data)
-        if not messages or upgraded or not messages[-1][1].is_eof():
+        if upgraded or (messages and not messages[-1][1].is_eof()):
             return False
     except Exception:  # the server's own has found that, too
         return False
