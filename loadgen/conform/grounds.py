@@ -43,6 +43,11 @@ _REST = "a limit counts from the last byte of the client, not from its first"
 _LAST = "a server says that it will close before it does; what came before that is answered"
 
 ROWS: tuple[tuple[str, str, Ground], ...] = (
+    (
+        "",
+        "leave at once",
+        Ground("ends", ADVICE, "", "what was said before an end is heard", "one"),
+    ),
     ("lines", "", Ground("lines", ADVICE, "", _REST, "idle")),
     # What a server ends by its own choice.
     (
@@ -164,6 +169,11 @@ ROWS: tuple[tuple[str, str, Ground], ...] = (
     # HTTP/1.1, and the same over TLS
     (
         "",
+        "after a late `100 Continue`",
+        Ground("100-continue", ADVICE, "", "who waits for the 100 owes nothing before it", "body"),
+    ),
+    (
+        "",
         "100 Continue",
         Ground("100-continue", MUST, "RFC 9110 10.1.1", "100 or a final status comes at once"),
     ),
@@ -191,7 +201,9 @@ ROWS: tuple[tuple[str, str, Ground], ...] = (
     (
         "",
         "pipelines half",
-        Ground("pipelines", MUST, "RFC 9112 9.3.2", "answers come in the order of requests"),
+        Ground(
+            "pipelines", MUST, "RFC 9112 9.3.2", "answers come in the order of requests", "headers"
+        ),
     ),
     (
         "",
@@ -240,6 +252,7 @@ ROWS: tuple[tuple[str, str, Ground], ...] = (
         Ground("keep-alive", MUST, "RFC 9112 9.3", "without keep-alive the answer is the last"),
     ),
     ("", "events", Ground("event streams", ADVICE, "", _OWED)),
+    ("", "takes a little", Ground("answers", ADVICE, "", _REST, "one")),
     ("", "takes nothing", Ground("answers", ADVICE, "", _BORNE, "write")),
     ("", "takes 6 MB", Ground("answers", ADVICE, "", _REST, "write")),
     ("", "late route", Ground("answers", ADVICE, "", _OWED)),

@@ -7,7 +7,21 @@ that is a claim as well: nothing here is waited for at the client's cost.
 
 from __future__ import annotations
 
-from ..plan.acts import HELLO, Act, Deaf, Drip, Hear, Kind, Rest, Send, Shut, Take, Until, Want
+from ..plan.acts import (
+    HELLO,
+    Act,
+    Deaf,
+    Drip,
+    Hear,
+    Kind,
+    Leaves,
+    Rest,
+    Send,
+    Shut,
+    Take,
+    Until,
+    Want,
+)
 from ..plan.requests import GOODBYE, PING, frame, get, post
 
 LIMIT = 1.0
@@ -194,6 +208,11 @@ HTTP_LIVES = (
         quick=True,
     ),
     Kind(
+        name="sends its body in the last 150 ms of `body` after a late `100 Continue`",
+        acts=(Send(EXPECTS_LATE), Until(text=CONTINUES), Rest(NEAR), Send(b"hello")),
+        answers=(HELLO,),
+    ),
+    Kind(
         name="is answered before its body is read",
         acts=(Send(post("/early")), Until(1), Rest(0.5), Send(get())),
         answers=(HELLO,) * 2,
@@ -337,6 +356,33 @@ HIDDEN = (
 )
 """Live ones that `conform` does not judge: whether such a client is to live depends on
 the least rate of the server, which nobody can see.
+"""
+LEAVERS = 20
+"""Clients that come together, and leave."""
+
+
+def _left(speaks: str, name: str, number: int) -> Kind:
+    """Some tell the server *number*, say goodbye and leave at once; then it is asked
+    how many it has heard.
+    """
+    return Kind(
+        name=name,
+        speaks=speaks,
+        acts=(
+            Leaves((Send(get(f"/tell?{number}")),), LEAVERS),
+            *(Send(get()), Until(1), Rest(0.4), Send(get(f"/told?{number}"))),
+        ),
+        answers=(HELLO, Want(str(LEAVERS).encode())),
+        quick=True,
+    )
+
+
+LEFT = (
+    _left("http", "ask, say goodbye, and leave at once", 1),
+    _left("tls", "TLS: ask, say goodbye, and leave at once", 2),
+)
+"""Live ones that `conform` does not judge: no RFC says that who has left is to be
+heard, and only a server that counts can say whether it was.
 """
 HTTP_DIES = (
     Kind(
@@ -597,6 +643,30 @@ WEBSOCKETS = (
     ),
 )
 
+LEFT_OTHERS = (
+    Kind(
+        name="WebSocket: speak, say goodbye, and leave at once",
+        speaks="websocket",
+        acts=(
+            Leaves((*OPENED, Send(frame(b"tell"))), LEAVERS),
+            *(*OPENED, Send(frame(b"one")), Until(text=b"one")),
+            *(Rest(0.4), Send(frame(b"told"))),
+        ),
+        hears=(SWITCHED, b"one", str(LEAVERS).encode()),
+        quick=True,
+    ),
+    Kind(
+        name="lines: speak, say goodbye, and leave at once",
+        speaks="lines",
+        acts=(
+            Leaves((Send(b"tell\n"),), LEAVERS),
+            *(Send(b"one\n"), Until(text=b"one\n"), Rest(0.4), Send(b"told\n")),
+        ),
+        hears=(b"one\n", str(LEAVERS).encode() + b"\n"),
+        quick=True,
+    ),
+)
+"""The same of what is no HTTP."""
 LINES = (
     Kind(
         name="lines: speaks, and is answered",

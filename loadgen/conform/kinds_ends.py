@@ -140,6 +140,27 @@ STOPS = (
         window=4096,
     ),
     _at_a_stop(
+        "TLS: has sent half of the first bytes of its handshake",
+        *(Shake(None), At(-0.3)),
+        limit="a stop",
+        speaks="tls",
+        quick=True,
+    ),
+    _at_a_stop(
+        "TLS: waits for a route of 0.6 s",
+        *(At(-0.3), Send(get("/slow?0.6"))),
+        answers=(HELLO,),
+        speaks="tls",
+        quick=True,
+    ),
+    _at_a_stop(
+        "TLS: says nothing after an answer",
+        *(At(-0.5), *ANSWERED),
+        limit="a stop",
+        speaks="tls",
+        quick=True,
+    ),
+    _at_a_stop(
         "WebSocket: says nothing",
         *(At(-0.5), *OPENED),
         limit="a stop",

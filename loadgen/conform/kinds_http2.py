@@ -12,6 +12,7 @@ from ..plan.acts import (
     Deaf,
     Done,
     Kind,
+    Leaves,
     Open,
     Pings,
     Rest,
@@ -22,7 +23,7 @@ from ..plan.acts import (
     Trailers,
     Want,
 )
-from .kinds import NEAR
+from .kinds import LEAVERS, NEAR
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEADERS, DATA, CONTINUATION = 1, 0, 9
@@ -176,6 +177,18 @@ HTTP2 = (
         quick=True,
     ),
     http2(
+        "takes ten streams at once beside a slow one, and opens their windows later, by bits",
+        *(Begin(window=10**6, lags=0.6, piece=32), Open(10**6)),
+        *(Ask("/slow?1.6"), *[Ask("/some?6000")] * 10),
+        answers=(HELLO, *[Want(6_000)] * 10),
+    ),
+    http2(
+        "takes ten streams over the window that they share, which it opens by bits, 0.3 s late",
+        Begin(window=10**6, lags=0.3, piece=64),
+        *[Ask("/some?30000")] * 10,
+        answers=(Want(30_000),) * 10,
+    ),
+    http2(
         "takes two streams of 300 kB slowly over the window that they share",
         Begin(window=10**6, opens=False),
         *[Ask("/some?300000")] * 2,
@@ -287,3 +300,14 @@ HTTP2 = (
         quick=True,
     ),
 )
+
+LEFT_HTTP2 = (
+    http2(
+        "ask, say goodbye, and leave at once",
+        Leaves((Begin(), Ask("/tell?3")), LEAVERS),
+        *(Begin(), Ask(), Done(0), Rest(0.4), Ask("/told?3")),
+        answers=(HELLO, Want(str(LEAVERS).encode())),
+        quick=True,
+    ),
+)
+"""As `LEFT` of `kinds`: `conform` does not judge them."""

@@ -155,6 +155,8 @@ def _act(act: Act, one: float, subject: Subject) -> Act:
             changed[each.name] = stretched(value, one)
         elif each.name == "data":
             changed["data"] = _routed(value, one, subject)
+        elif each.name == "acts":
+            changed["acts"] = tuple(_act(inner, one, subject) for inner in value)
         elif each.name == "path":
             head = _routed(b" " + value.encode() + b" HTTP/", one, subject)
             changed["path"] = head[1:-6].decode()

@@ -80,6 +80,17 @@ class At:
 
 
 @dataclass(frozen=True)
+class Leaves:
+    """On so many connections of their own, all at once: do *acts*, say goodbye, and
+    leave, whatever has come. The goodbye is the end of file, and `close_notify` before
+    it over TLS.
+    """
+
+    acts: tuple[Act, ...]
+    times: int
+
+
+@dataclass(frozen=True)
 class Busy:
     """Ask again and again for so long, *every* so many seconds after an answer; no more
     once the server has said that it will close.
@@ -215,6 +226,7 @@ Act = (
     | Up
     | Rest
     | At
+    | Leaves
     | Busy
     | Drip
     | Until

@@ -237,6 +237,8 @@ class Client:
             await self.rest(max(0.0, self.stop + act.seconds - self.loop.time()))
         elif isinstance(act, does.Busy):
             await self._busy(act)
+        elif isinstance(act, does.Leaves):
+            await asyncio.gather(*(self._leaves(act.acts) for _ in range(act.times)))
         elif isinstance(act, does.Again):
             while True:
                 await self.rest(act.every)
@@ -244,6 +246,31 @@ class Client:
                     await self.do(each)
         else:
             raise TypeError(f"{type(act).__name__} is no act of {self.kind.speaks}")
+
+    async def _leaves(self, acts: tuple[does.Act, ...]) -> None:
+        """Be another client of this server, who speaks, and is gone."""
+        kind = Kind(name="leaves", speaks=self.kind.speaks, acts=acts)
+        with socket.socket(self.sock.family) as sock:
+            sock.setblocking(False)
+            await self.loop.sock_connect(sock, self.sock.getpeername())
+            other = self.like_this(kind, sock)
+            with suppress(Gone, ssl.SSLError):
+                await other.shake()
+                other.hear()
+                for act in acts:
+                    await other.do(act)
+            if other._reading is not None:
+                other._reading.cancel()
+                await asyncio.wait([other._reading])  # before its descriptor is another's
+            with suppress(Gone):
+                await other.shut()
+
+    def like_this(self, kind: Kind, sock: socket.socket) -> Client:
+        """A client of *kind* that speaks as this one does."""
+        return type(self)(kind, sock, self.stop)
+
+    async def shake(self) -> None:
+        """Do what comes before the first byte. Raises Gone."""
 
     async def _take(self, act: does.Take) -> None:
         while len(self.data) < act.total:
@@ -373,7 +400,10 @@ class Tls(Client):
         super().__init__(kind, sock, stop)
         self._came, self._goes = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = tls.context().wrap_bio(self._came, self._goes, server_hostname=tls.name)
-        self._up = False
+        self._spoken, self._up = tls, False
+
+    def like_this(self, kind: Kind, sock: socket.socket) -> Client:
+        return type(self)(kind, sock, self.stop, self._spoken)
 
     async def shake(self) -> None:
         """Do the handshake in the way of the kind. Raises Gone."""

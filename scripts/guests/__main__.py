@@ -19,15 +19,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from loadgen.conform.kinds import LIMIT, TICK
+from loadgen.conform.kinds import TICK
 from loadgen.conform.kinds_ends import SERVER_ENDS
 from reaper.config.flags import Parser
 
 from .. import marked
 from ..provenance import machine
 from ..serving import ROOT, DidNotStart
-from .columns import COLUMNS, ENDS, Column
+from .columns import AT_A_STOP, COLUMNS, ENDS, Column
 from .held import held
+from .lengths import LENGTHS
 from .named import HOLDS, NAMED, faults, known
 from .trial import KINDS, TRIES, Cell, kinds_of, pair, stopped, tried, unsettled
 
@@ -38,9 +39,9 @@ BEGIN = "<!-- guests: written by `python -m scripts.guests --document`, do not e
 END = "<!-- end of guests -->"
 COUNT, FEW = 1000, 250
 """Connections after which objects are counted: in the whole, and in the quick half."""
-STOPS_QUICKLY = "uvicorn, httptools"
-"""The guest that is told to stop in the quick half, too: stops take seconds, and have a
-test of their own in `tests/servers`.
+STOPS_QUICKLY = ("uvicorn, httptools", "uvicorn, httptools, TLS")
+"""The guests that are told to stop in the quick half, too: stops take seconds, and have
+a test of their own in `tests/servers`.
 """
 PARAGRAPH = re.compile(r"^- \*\*(.+?)\*\*:.*?(?=^- \*\*|^#|\Z)", re.MULTILINE | re.DOTALL)
 GROUPS = {
@@ -99,7 +100,7 @@ def measured(column: Column, *, quick: bool = False) -> tuple[dict[str, Cell], l
     """
     named = partial(known, column.name, coarse=quick)
     stops = kinds_of(column, quick=quick, world="stop")
-    if quick and column.name != STOPS_QUICKLY:
+    if quick and column.name not in STOPS_QUICKLY:
         stops = []
     ends = [] if quick else kinds_of(column, world="ends")
     counted = [] if quick else kinds_of(column, world="own")
@@ -110,16 +111,17 @@ def measured(column: Column, *, quick: bool = False) -> tuple[dict[str, Cell], l
             kinds = kinds_of(column, quick=quick)
             cells = asyncio.run(tried(kinds, *where, named, coarse=quick))
             more = asyncio.run(held(column, *where, FEW if quick else COUNT))
-            if stops:  # the pair ends now, one way or the other
+            if stops and "tls" not in column.speaks:  # the pair ends now, one way or the other
                 cells |= asyncio.run(stopped(stops, stock, guarded, coarse=quick))
-        for _ in range(TRIES - 1):
-            mine = [cells[each.name] for each in (*stops, SERVER_ENDS) if each.name in cells]
-            if not any(unsettled(cell) and not named(cell) for cell in mine):
+        for _ in range(TRIES):
+            mine = [cells.get(each.name) for each in (*stops, SERVER_ENDS)] if stops else []
+            red = [cell for cell in mine if cell is None or (unsettled(cell) and not named(cell))]
+            if not red:
                 break
-            with pair(column, folder) as (stock, guarded):
+            with pair(column, folder, AT_A_STOP) as (stock, guarded):
                 again = asyncio.run(stopped(stops, stock, guarded, coarse=quick))
-            red = {cell.kind.name for cell in mine if unsettled(cell)}
-            cells |= {name: cell for name, cell in again.items() if name in red}
+            done = {cell.kind.name for cell in mine if cell is not None and not unsettled(cell)}
+            cells |= {name: cell for name, cell in again.items() if name not in done}
         if ends:
             with pair(column, folder, ENDS) as (stock, guarded):
                 cells |= asyncio.run(tried(ends, stock.address, guarded.address, named))
@@ -151,7 +153,8 @@ def table(report: dict[str, Any]) -> str:
         f"Commit {', '.join(commits)}; {about['date']}, {about['cpus']} cores,"
         f" {about['python']}, load {min(loads):.0f} to {max(loads):.0f}."
         f" {len(KINDS)} kinds, {len(COLUMNS)} guests, {sum(map(len, cells.values())):,} cells;"
-        f" every limit {LIMIT:g} s, the tick {TICK * 1000:g} ms."
+        f" {', '.join(f'`{name}` {each:g} s' for name, each in LENGTHS.items())};"
+        f" the tick {TICK * 1000:g} ms."
     )
     lines = [taken]
     for speaks, title in GROUPS.items():

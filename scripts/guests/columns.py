@@ -10,18 +10,16 @@ from pathlib import Path
 from loadgen.conform.kinds import LIMIT, TICK
 
 from ..programs.declared import LIBRARIES
+from .lengths import LENGTHS
 
-PHASES = (
-    *("HANDSHAKE", "FIRST_BYTE", "HEADERS", "BODY", "KEEP_ALIVE"),
-    *("WRITE", "TUNNEL", "IDLE", "HALF_CLOSED"),
-)
+PHASES = tuple(name.upper() for name in LENGTHS)
 LEAST_OUT = 60_000
 UNSEEN = 131_072 / LEAST_OUT
 """Seconds for which a full buffer may hide a reader: `write` ends a client that takes
 nothing no sooner, if it has taken so much.
 """
 LIMITS = {
-    **{f"REAPER_TIMEOUTS_{phase}": f"{LIMIT:g}s" for phase in PHASES},
+    **{f"REAPER_TIMEOUTS_{name.upper()}": f"{each:g}s" for name, each in LENGTHS.items()},
     "REAPER_TICK": f"{TICK * 1000:g}ms",
     "REAPER_LIMITS_MIN_IN_RATE": "0",
     "REAPER_LIMITS_MIN_OUT_RATE": f"{LEAST_OUT}",
@@ -39,6 +37,10 @@ ENDS = {f"REAPER_TIMEOUTS_{phase}": "10s" for phase in PHASES} | {
     "REAPER_TICK": f"{TICK * 1000:g}ms",
 }
 """The settings under which a guarded server ends what no client has asked it to."""
+AT_A_STOP = LIMITS | {"REAPER_TIMEOUTS_HANDSHAKE": "30s"}
+"""The settings of those that are told to stop: no limit ends who is amid its handshake
+then.
+"""
 OFF = {f"REAPER_TIMEOUTS_{phase}": "0s" for phase in PHASES} | {
     "REAPER_LIMITS_MIN_IN_RATE": "0",
     "REAPER_LIMITS_MIN_OUT_RATE": "0",

@@ -55,6 +55,19 @@ NAMED: tuple[Named, ...] = (
         late=True,
     ),
     Named(
+        ("aiohttp, `reaper run`", "aiohttp, `run_app`"),
+        ("sends half of its second head",),
+        "it begins within the 10 ms in which the kernel does not tell what came from what was sent, and"
+        " aiohttp shows nothing of a part of a head: `keep_alive` ends the client then",
+        sometimes=True,
+    ),
+    Named(
+        ("daphne, TLS", "gunicorn, threads, TLS"),
+        ("TLS: connects, and sends nothing",),
+        "its client was heard before, in the handshake, and neither Twisted nor gunicorn's thread says"
+        " where that ended: `keep_alive` ends the client, and not `first_byte`",
+    ),
+    Named(
         (
             *(
                 "uvicorn, httptools, TLS",

@@ -16,20 +16,43 @@ from pathlib import Path
 
 from loadgen.conform.control import Lag, control
 from loadgen.conform.judge import End, judged
-from loadgen.conform.kinds import HIDDEN, HTTP_DIES, HTTP_LIVES, LIMIT, LINES, TICK, WEBSOCKETS
+from loadgen.conform.kinds import (
+    HIDDEN,
+    HTTP_DIES,
+    HTTP_LIVES,
+    LEFT,
+    LEFT_OTHERS,
+    LIMIT,
+    LINES,
+    TICK,
+    WEBSOCKETS,
+)
 from loadgen.conform.kinds_ends import AGES, OWN_LIMITS, SERVER_ENDS, STOPS, TLS, TUNNELS
-from loadgen.conform.kinds_http2 import HTTP2
-from loadgen.plan.acts import Kind
+from loadgen.conform.kinds_http2 import HTTP2, LEFT_HTTP2
+from loadgen.conform.subject import ROUTES, SPOKEN, Limit, Subject, fitted
+from loadgen.plan.acts import At, Kind
 from loadgen.playing.client import OWN_LAG, PATIENCE, Address, Seen
 from loadgen.playing.play import played
 
 from ..serving import Server, free_port, serving
 from ..tools import certificate
 from .columns import LIMITS, UNSEEN, Column
+from .lengths import LENGTHS
 
+SUBJECT = Subject(
+    ("", 0),
+    speaks=frozenset(SPOKEN),
+    limits={name: Limit(each) for name, each in LENGTHS.items()} | {"max_age": Limit(LIMIT)},
+    tick=TICK,
+    routes={name: name for name in (*ROUTES, "/tell?", "/told?", "/fork?")},
+)
+"""What every guarded server is."""
 _ALL = (
     *HTTP_LIVES,
     *HIDDEN,
+    *LEFT,
+    *LEFT_OTHERS,
+    *LEFT_HTTP2,
     *HTTP_DIES,
     *WEBSOCKETS,
     *LINES,
@@ -39,31 +62,38 @@ _ALL = (
     *STOPS,
     *AGES,
 )
-KINDS = {kind.name: kind for kind in (*_ALL, *OWN_LIMITS, SERVER_ENDS)}
-"""Every kind, by name, in the order of the table."""
+KINDS = {
+    **{kind.name: fitted(kind, SUBJECT) for kind in (*_ALL, *OWN_LIMITS)},
+    SERVER_ENDS.name: SERVER_ENDS,
+}
+"""Every kind, by name, in the order of the table; cut to the limits of the servers."""
 TRIES = 3
 LATE = 0.85 * LIMIT
 """Seconds by which a close may be late before its cell is red: less than a limit, so
 that one that holds twice is told from one that holds, and more than a machine with
 other work takes for a tick. How late each was is in the table.
 """
-BORNE = LIMIT + 2 * TICK + 2.0
+EARLY = 0.01
+"""Seconds by which a close may be early: the clocks are two."""
+BORNE = max(LENGTHS.values()) + 2 * TICK + 2.0
 """Seconds for which a client that no limit ends is borne, where a close may be late by
 `LATE`.
 """
-COARSE = 5.0
+COARSE = 6.0
 """Seconds after which a dead client counts as held in a run that does not judge how
 late its end came: on a machine that does something else besides, that says more of the
 machine.
 """
+HELD = max(LENGTHS.values()) + 1.0
+"""Seconds after which the stock server holds one in such a run: nobody waits for it."""
 APART = 0.01
 """Seconds between two clients that come: all at once they would make each other
 late.
 """
 LEAD = 1.0
-"""Seconds for clients to come before the server is told to stop: no longer than a
-limit.
-"""
+"""Seconds for clients to come before the server is told to stop."""
+BEFORE = 0.2
+"""Seconds before its first act at which one of them connects: less than any limit."""
 MOST_A_STOP = 8.0
 """Seconds after which a client, or a server, that a stop does not end is held."""
 
@@ -89,18 +119,45 @@ class Cell:
             return f"lost what stock keeps: {guarded.about}" if lost else ""
         if guarded.after is None:
             return "held beyond its limit"
-        limit = max(LIMIT, UNSEEN) if kind.limit == "write" else LIMIT
-        most = limit + self.late + self.lag
+        limit = LENGTHS.get(kind.limit, LIMIT)
+        most = self.limit + self.late + self.lag
         if kind.world == "stop" and stock.after is not None:  # it waits for some, and then for us
             most = max(most, stock.after + LIMIT + self.late)
         if guarded.after > most:
             return f"ended after {guarded.after:.2f} s (lag {self.lag:.2f} s)"
         of_stock = stock.early if stock.early is not None else BORNE
-        early = guarded.early is not None and guarded.early + self.lag < LIMIT - 0.01
+        early = guarded.early is not None and guarded.early + self.lag < limit - EARLY
         ends = kind.done or kind.world == "stop"  # which takes nothing from it
         if early and not ends and of_stock > (guarded.early or 0) + 0.2:
             return f"ended after {guarded.early:.2f} s, early"
+        if self.by and not ends:
+            return f"ended after {guarded.after:.2f} s, as `{self.by}` does, and not `{kind.limit}`"
         return ""
+
+    @property
+    def limit(self) -> float:
+        """Seconds of the limit that ends it, with what a full buffer may hide."""
+        length = LENGTHS.get(self.kind.limit, LIMIT)
+        return max(length, UNSEEN) if self.kind.limit == "write" else length
+
+    @property
+    def by(self) -> str:
+        """The longer limit in whose time it was ended, where its own had long been due;
+        "": it was not.
+        """
+        after, early = self.guarded.after, self.guarded.early
+        if self.kind.world != "limits" or after is None or early is None:
+            return ""
+        if early <= self.limit + TICK + self.lag:
+            return ""
+        return next(
+            (
+                name
+                for name, each in LENGTHS.items()
+                if each > self.limit and each - EARLY <= after and early <= each + TICK + self.lag
+            ),
+            "",
+        )
 
     @property
     def lacks(self) -> str:
@@ -141,13 +198,13 @@ async def at_both(
     kinds: Sequence[Kind], stock: Address, guarded: Address, lag: Lag, coarse: bool
 ) -> list[Cell]:
     """A client of each kind at each server, all at the same time."""
-    borne, late = (COARSE, COARSE) if coarse else (BORNE, LATE)
+    borne, late = ((HELD, COARSE), COARSE) if coarse else ((BORNE, BORNE), LATE)
     lag.seconds = 0.0
     seen = await asyncio.gather(
         *(
-            played(kind, where, PATIENCE if kind.lives else borne, place * APART)
+            played(kind, where, PATIENCE if kind.lives else most, place * APART)
             for place, kind in enumerate(kinds)
-            for where in (stock, guarded)
+            for where, most in zip((stock, guarded), borne, strict=True)
         )
     )
     return [
@@ -211,7 +268,9 @@ async def stopped(
     async def one(kind: Kind, where: Address, place: int, stop: float) -> Seen:
         try:
             borne = PATIENCE if kind.lives else MOST_A_STOP
-            return await played(kind, where, borne, place * APART, stop)
+            first = min(act.seconds for act in kind.acts if isinstance(act, At))
+            comes = stop - loop.time() + first - BEFORE + place % 8 * APART
+            return await played(kind, where, borne, comes, stop)
         except OSError:  # it came too late: that proves nothing
             return Seen([(stop, stop)], ended=stop, how="refused", late=LEAD)
 

@@ -7,14 +7,23 @@ and each row there is true.
 
 from __future__ import annotations
 
+import asyncio
+import ssl
+from contextlib import suppress
+from typing import cast
+
 import pytest
 
-from loadgen.conform.judge import End
+from loadgen.conform.judge import End, judged
+from loadgen.conform.kinds import LEFT, LEFT_OTHERS
 from loadgen.plan.acts import Kind
+from loadgen.playing.play import played
 from scripts.guests.__main__ import BEGIN, END, PAGE, measured, paragraphs
+from scripts.guests.apps.programs import answer_to, line_answer
 from scripts.guests.columns import COLUMNS
+from scripts.guests.lengths import LENGTHS
 from scripts.guests.named import HOLDS, NAMED, faults
-from scripts.guests.trial import KINDS, Cell
+from scripts.guests.trial import COARSE, KINDS, Cell
 
 LIVES = next(kind for kind in KINDS.values() if kind.lives)
 DIES = next(kind for kind in KINDS.values() if kind.says)
@@ -54,6 +63,58 @@ def test_a_live_client_may_lose_what_stock_loses_and_nothing_more(stock, guarded
 def test_a_dead_client_is_ended_in_its_time(after, worse):
     ended = End(kept=None, after=after, early=after, says=408)
     assert bool(cell(DIES, End(kept=None), ended).wrong) is worse
+
+
+def test_a_cell_says_which_longer_limit_has_ended_a_client():
+    ended = End(kept=None, after=LENGTHS["keep_alive"] + 0.1, early=LENGTHS["keep_alive"] + 0.1)
+    red = Cell(DIES, End(kept=None), ended, lag=0.0, late=COARSE)
+    assert DIES.limit == "headers"
+    assert red.wrong == "ended after 2.00 s, as `keep_alive` does, and not `headers`"
+    assert not Cell(DIES, End(kept=None), ended, lag=1.0, late=COARSE).wrong
+
+
+def test_no_two_limits_are_as_long_and_each_has_one():
+    assert len(set(LENGTHS.values())) == len(LENGTHS)
+    assert {kind.limit for kind in KINDS.values() if kind.world == "limits"} <= {"", *LENGTHS}
+
+
+def _answer(asked: bytes) -> bytes:
+    path, _, number = asked.split()[1].decode().partition("?")
+    body = answer_to(path, float(number or 0), b"")
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
+@pytest.mark.parametrize("kind", [*LEFT, LEFT_OTHERS[-1]], ids=lambda kind: kind.speaks)
+@pytest.mark.parametrize("hears", [True, False], ids=["heard", "not heard"])
+def test_who_has_left_is_counted_by_the_server(kind, hears, certificate):
+    """A server that looks whether its client is still there, and one that does not."""
+    context = None
+    if kind.speaks == "tls":
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*certificate)
+    ends = b"\n" if kind.speaks == "lines" else b"\r\n\r\n"
+    talks: set[asyncio.Task[None]] = set()
+
+    async def talk(reader, writer):
+        talks.add(cast("asyncio.Task[None]", asyncio.current_task()))
+        with suppress(OSError, asyncio.IncompleteReadError):
+            while asked := await reader.readuntil(ends):
+                until = asyncio.get_running_loop().time() + 0.2
+                while not hears and asyncio.get_running_loop().time() < until:
+                    if reader.at_eof():
+                        writer.close()
+                        return
+                    await asyncio.sleep(0.01)
+                writer.write(line_answer(asked) if kind.speaks == "lines" else _answer(asked))
+        writer.close()
+
+    async def main():
+        async with await asyncio.start_server(talk, "127.0.0.1", 0, ssl=context) as server:
+            seen = await played(kind, server.sockets[0].getsockname(), 2.0)
+            await asyncio.wait(talks)
+        return seen
+
+    assert judged(kind, asyncio.run(main())).kept is hears
 
 
 def test_what_a_stock_server_ends_early_itself_is_not_the_guards_doing():

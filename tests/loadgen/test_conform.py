@@ -19,6 +19,8 @@ from loadgen.cli import main
 from loadgen.conform.command import APPS, divided, may_speak
 from loadgen.conform.control import Lag
 from loadgen.conform.grounds import GROUPS, ROWS, ground
+from loadgen.conform.kinds import HIDDEN, LEFT, LEFT_OTHERS
+from loadgen.conform.kinds_http2 import LEFT_HTTP2
 from loadgen.conform.look import looked
 from loadgen.conform.page import page
 from loadgen.conform.report import as_json, as_text, compared, junit, worse
@@ -162,7 +164,7 @@ def test_no_two_faults_have_one_name() -> None:
 def test_each_kind_has_a_ground_and_each_row_is_that_of_a_kind() -> None:
     rows = [row for _, _, row in ROWS]
     used = set()
-    for kind in (*KINDS, *RELOADS):
+    for kind in (*KINDS, *RELOADS, *HIDDEN, *LEFT, *LEFT_OTHERS, *LEFT_HTTP2):
         assert ground(kind).group in GROUPS
         name = kind.name.replace("at a reload: ", "at a stop: ")
         used.add(

@@ -2,8 +2,8 @@
 
 `/` says hello, `/slow?S` after S seconds, `/some?N` N bytes, `/echo` what it was sent,
 `/late?S` the same S seconds later, `/early` hello before it reads, `/pause?S` halfway
-waits, `/events?N` N events, `/drops?N` N small pieces. A WebSocket answers with what it
-was sent, and `big` with a million bytes.
+waits, `/events?N` N events, `/drops?N` N small pieces; `/told?N` how many asked for
+`/tell?N`. A WebSocket answers with what it was sent, and `big` with a million bytes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import anyio
 
 from scripts.lifespan import lifespan
 
+from .heard import tell, told
 from .objects import fork, objects
 
 BIG = b"x" * 1_000_000
@@ -51,6 +52,8 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 
 
 async def _answer(path: str, number: float, receive: Any) -> bytes:
+    if path == "/tell":  # before it can be known that who tells it has left
+        return tell(number)
     if path in ("/slow", "/late"):
         await anyio.sleep(number)
     if path in ("/echo", "/late"):
@@ -61,6 +64,8 @@ async def _answer(path: str, number: float, receive: Any) -> bytes:
         return objects()
     if path == "/fork":
         return fork(number)
+    if path == "/told":
+        return told(number)
     return bytes(int(number)) if path == "/some" else b"hello"
 
 
@@ -110,6 +115,10 @@ async def _websocket(receive: Any, send: Any) -> None:
         text = message.get("text")
         if text == "big":
             await send({"type": "websocket.send", "bytes": BIG})
+        elif text == "tell":
+            tell()
+        elif text == "told":
+            await send({"type": "websocket.send", "bytes": told()})
         elif text is not None:
             await send({"type": "websocket.send", "text": text})
         else:

@@ -10,9 +10,12 @@ from __future__ import annotations
 import asyncio
 import ssl
 import sys
+from collections.abc import Callable
 from typing import Any
 
+from ..lengths import LENGTHS
 from .asgi import BIG, pieces_of
+from .heard import tell, told
 from .objects import fork, objects
 
 
@@ -34,7 +37,20 @@ def answer_to(path: str, number: float, body: bytes) -> bytes:
         return objects()
     if path == "/fork":
         return fork(number)
+    if path == "/tell":
+        return tell(number)
+    if path == "/told":
+        return told(number)
     return bytes(int(number)) if path == "/some" else b"hello"
+
+
+SAYS: dict[Any, Callable[[], bytes]] = {
+    "big": lambda: BIG,
+    "objects": objects,
+    "fork": lambda: fork(6.0),
+    "told": told,
+}
+"""What a WebSocket answers with something else than what it was sent."""
 
 
 def aiohttp(port: int, guarded: bool) -> None:
@@ -45,8 +61,10 @@ def aiohttp(port: int, guarded: bool) -> None:
         talk = web.WebSocketResponse()
         await talk.prepare(request)
         async for message in talk:
-            if message.data == "big":
-                await talk.send_bytes(BIG)
+            if message.data in SAYS:
+                await talk.send_bytes(SAYS[message.data]())
+            elif message.data == "tell":
+                tell()
             elif isinstance(message.data, str):
                 await talk.send_str(message.data)
             else:
@@ -110,8 +128,10 @@ def tornado(port: int, guarded: bool) -> None:
 
     class Talk(WebSocketHandler):
         async def on_message(self, message: str | bytes) -> None:
-            if message == "big":
-                await self.write_message(BIG, binary=True)
+            if message in SAYS:
+                await self.write_message(SAYS[message](), binary=True)
+            elif message == "tell":
+                tell()
             else:
                 await self.write_message(message, binary=isinstance(message, bytes))
 
@@ -134,7 +154,10 @@ def sanic(port: int, guarded: bool) -> None:
     @made.websocket("/ws")  # type: ignore[untyped-decorator]
     async def talk(request: Request, websocket: Websocket) -> None:
         async for message in websocket:
-            await websocket.send(BIG if message == "big" else message)
+            if message == "tell":
+                tell()
+            else:
+                await websocket.send(SAYS[message]() if message in SAYS else message)
 
     @made.route("/", methods=["GET", "POST", "HEAD"], name="root")  # type: ignore[untyped-decorator]
     @made.route("/<path:path>", methods=["GET", "POST", "HEAD"], name="any")  # type: ignore[untyped-decorator]
@@ -164,12 +187,10 @@ def websockets(port: int, guarded: bool) -> None:
 
     async def talk(connection: ServerConnection) -> None:
         async for message in connection:
-            if message == "big":
-                await connection.send(BIG)
-            elif message == "objects":
-                await connection.send(objects())
-            elif message == "fork":
-                await connection.send(fork(6.0))
+            if message in SAYS:
+                await connection.send(SAYS[message]())
+            elif message == "tell":
+                tell()
             else:
                 await connection.send(message)
 
@@ -178,7 +199,7 @@ def websockets(port: int, guarded: bool) -> None:
         if guarded:
             import reaper.websockets
 
-            options["create_connection"] = reaper.websockets.connection(idle=1)
+            options["create_connection"] = reaper.websockets.connection(idle=LENGTHS["tunnel"])
         async with serve(
             talk, "127.0.0.1", port, ping_interval=None, compression=None, **options
         ) as server:
@@ -191,6 +212,10 @@ def line_answer(line: bytes) -> bytes:
     """What a server of lines says to a line."""
     if line == b"objects\n":
         return objects() + b"\n"
+    if line == b"tell\n":
+        return tell() + b"\n"
+    if line == b"told\n":
+        return told() + b"\n"
     return fork(6.0) + b"\n" if line == b"fork\n" else line
 
 
@@ -206,7 +231,7 @@ def start_server(port: int, guarded: bool, *, hands_over: bool = False) -> None:
     if guarded:
         import reaper.asyncio
 
-        start, options = reaper.asyncio.start_server, {"idle": 1, "tick": 0.25}
+        start, options = reaper.asyncio.start_server, {"idle": LENGTHS["idle"], "tick": 0.25}
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -285,7 +310,7 @@ def serve_tcp(port: int, guarded: bool) -> None:
     if guarded:
         import reaper.trio
 
-        _on_trio(port, reaper.trio.serve_tcp, idle=1, tick=0.25)
+        _on_trio(port, reaper.trio.serve_tcp, idle=LENGTHS["idle"], tick=0.25)
     else:
         _on_trio(port, trio.serve_tcp)
 
@@ -308,7 +333,7 @@ def serve_parked(port: int, guarded: bool) -> None:
     if guarded:
         import reaper.trio
 
-        serve, options = reaper.trio.serve_parked, {"idle": 1, "tick": 0.25}
+        serve, options = reaper.trio.serve_parked, {"idle": LENGTHS["idle"], "tick": 0.25}
     trio.run(lambda: serve(talk, port, host="127.0.0.1", **options))
 
 

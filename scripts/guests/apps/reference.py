@@ -14,6 +14,7 @@ from server_example.http import routes
 from server_example.http.connection import Exchange
 
 from .asgi import pieces_of
+from .heard import tell, told
 from .objects import fork, objects
 
 TEXT = "text/plain"
@@ -28,6 +29,7 @@ async def answer(exchange: Exchange) -> None:
     path, number = exchange.path, float(next(iter(exchange.query), 0) or 0)
     if path in ("/slow", "/late"):
         await trio.sleep(number)
+    said = tell(number) if path == "/tell" else b"hello"  # before its client can be missed
     body = b"" if path == "/early" else await _body(exchange)
     if path == "/some":
         body = bytes(int(number))
@@ -35,8 +37,10 @@ async def answer(exchange: Exchange) -> None:
         body = objects()
     elif path == "/fork":
         body = fork(number)
+    elif path == "/told":
+        body = told(number)
     elif path not in ("/echo", "/late"):
-        body = b"hello"
+        body = said
     await exchange.respond(200, body, TEXT)
 
 
@@ -59,8 +63,8 @@ def added() -> None:
     known: Any = routes.ROUTES
     any_method: Any = answer
     any_method.methods = ("GET", "HEAD", "POST")
-    plain = ("/", "/slow", "/late", "/early", "/echo", "/some", "/objects", "/fork")
-    known.update(dict.fromkeys(plain, answer))
+    plain = ("/", "/slow", "/late", "/early", "/echo", "/some", "/objects", "/fork", "/tell")
+    known.update(dict.fromkeys((*plain, "/told"), answer))
     known.update(dict.fromkeys(("/pause", "/events"), pieces))
 
 

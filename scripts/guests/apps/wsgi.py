@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from .asgi import pieces_of
+from .heard import tell, told
 from .objects import fork, objects
 
 Start = Callable[[str, list[tuple[str, str]]], Any]
@@ -34,6 +35,10 @@ def app(environ: dict[str, Any], start: Start) -> Iterable[bytes]:
         body = objects()
     elif path == "/fork":
         body = fork(number)
+    elif path == "/tell":
+        body = tell(number)
+    elif path == "/told":
+        body = told(number)
     if path != "/early":
         environ["wsgi.input"].read()
     start("200 OK", [("content-type", "text/plain"), ("content-length", str(len(body)))])
