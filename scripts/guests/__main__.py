@@ -1,5 +1,5 @@
-"""`python -m scripts.guests [--only COLUMN] [--quick] [--document]`: every kind of
-client at every guest, stock and guarded.
+"""`python -m scripts.guests [--only COLUMN] [--kinds WORDS] [--quick] [--document]`:
+every kind of client at every guest, stock and guarded.
 
 One rule: *what the page says was measured by this command*. The page has a paragraph
 for each guest; every cell is in `out/guests/`, which is no part of the tree.
@@ -14,6 +14,7 @@ import re
 import sys
 import tempfile
 import textwrap
+from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import Any
 
 from loadgen.conform.kinds import TICK
 from loadgen.conform.kinds_ends import SERVER_ENDS
+from loadgen.plan.acts import Kind
 from reaper.config.flags import Parser
 
 from .. import marked
@@ -60,17 +62,18 @@ def main() -> int:
     """
     parser = Parser(prog="python -m scripts.guests", description=__doc__.splitlines()[0])
     parser.add_argument("--only", metavar="COLUMN", choices=tuple(COLUMNS), help="this guest alone")
+    parser.add_argument("--kinds", metavar="WORDS", default="", help="those whose names have these")
     parser.add_argument("--quick", action="store_true", help="the half that the tests have")
     parser.add_argument("--document", action="store_true", help=f"keep it, and write {PAGE.name}")
     options = parser.parse_args()
-    if options.document and options.quick:
-        parser.error("--document: needs every kind; leave out --quick")
+    if options.document and (options.quick or options.kinds):
+        parser.error("--document: needs every kind; leave out --quick and --kinds")
     report: dict[str, Any] = {"about": {}, "cells": {}, "holds": {}}
     wrong: list[str] = []
     for column in [COLUMNS[options.only]] if options.only else COLUMNS.values():
         about = machine()
         try:
-            cells, holds = measured(column, quick=options.quick)
+            cells, holds = measured(column, quick=options.quick, words=options.kinds)
         except DidNotStart as error:
             print(f"{column.name}: {error}", file=sys.stderr)
             return 2
@@ -94,33 +97,38 @@ def main() -> int:
     return 1 if wrong else 0
 
 
-def measured(column: Column, *, quick: bool = False) -> tuple[dict[str, Cell], list[str]]:
+def measured(
+    column: Column, *, quick: bool = False, words: str = ""
+) -> tuple[dict[str, Cell], list[str]]:
     """The cells of *column*, and of which types the guarded server holds objects it
-    should not.
+    should not; with *words* only of kinds whose names have them, and nothing is
+    counted.
     """
     named = partial(known, column.name, coarse=quick)
-    stops = kinds_of(column, quick=quick, world="stop")
-    if quick and column.name not in STOPS_QUICKLY:
-        stops = []
-    ends = [] if quick else kinds_of(column, world="ends")
-    counted = [] if quick else kinds_of(column, world="own")
+
+    def mine(world: str) -> list[Kind]:
+        return [kind for kind in kinds_of(column, quick=quick, world=world) if words in kind.name]
+
+    stops = [] if quick and column.name not in STOPS_QUICKLY else mine("stop")
+    ends = [] if quick else mine("ends")
+    counted = [] if quick else mine("own")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with pair(column, folder) as (stock, guarded):
             where = stock.address, guarded.address
-            kinds = kinds_of(column, quick=quick)
-            cells = asyncio.run(tried(kinds, *where, named, coarse=quick))
-            more = asyncio.run(held(column, *where, FEW if quick else COUNT))
+            cells = asyncio.run(tried(mine("limits"), *where, named, coarse=quick))
+            more: Counter[str] = Counter()
+            if not words:
+                more = asyncio.run(held(column, *where, FEW if quick else COUNT))
             if stops and "tls" not in column.speaks:  # the pair ends now, one way or the other
                 cells |= asyncio.run(stopped(stops, stock, guarded, coarse=quick))
         for _ in range(TRIES):
-            mine = [cells.get(each.name) for each in (*stops, SERVER_ENDS)] if stops else []
-            red = [cell for cell in mine if cell is None or (unsettled(cell) and not named(cell))]
-            if not red:
+            of_stops = [cells.get(each.name) for each in (*stops, SERVER_ENDS)] if stops else []
+            if all(cell and (named(cell) or not unsettled(cell)) for cell in of_stops):
                 break
             with pair(column, folder, AT_A_STOP) as (stock, guarded):
                 again = asyncio.run(stopped(stops, stock, guarded, coarse=quick))
-            done = {cell.kind.name for cell in mine if cell is not None and not unsettled(cell)}
+            done = {cell.kind.name for cell in of_stops if cell and not unsettled(cell)}
             cells |= {name: cell for name, cell in again.items() if name not in done}
         if ends:
             with pair(column, folder, ENDS) as (stock, guarded):

@@ -28,6 +28,7 @@ class Mutant:
         path: The file, below `reaper/`.
         before, after: What stands there once, and what the mutant has instead.
         why: What is wrong then.
+        by: Words of the kinds of clients that see it; empty: any may.
     """
 
     column: str
@@ -35,6 +36,7 @@ class Mutant:
     before: str
     after: str
     why: str
+    by: str = ""
 
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -157,6 +159,66 @@ MUTANTS: tuple[Mutant, ...] = (
         "return Phase.IN_FLIGHT if stream._receive_guard._guarded else",
         "a client that is waited for counts as one in use",
     ),
+    Mutant(
+        "aiohttp, `reaper run`, TLS",
+        "asyncio/tls.py",
+        "            encrypting = self._wrap(self._inner, shaken)\n",
+        "            encrypting = self._wrap(asyncio.Protocol(), shaken)\n"
+        "            def late(_: Any) -> None:\n"
+        "                encrypting._set_app_protocol(self._inner)\n"
+        "                self._inner.connection_made(encrypting._get_app_transport())\n"
+        "            shaken.add_done_callback(late)\n",
+        "the server's protocol is connected a pass after the handshake, when an end may have come",
+        by="leave at once",
+    ),
+    Mutant(
+        "gunicorn, threads, HTTP/2",
+        "servers/http2/floods.py",
+        "self.bytes += 2 * count",
+        "self.bytes = min(self.bytes + 2 * count, 1000)",
+        "a client may give back less than it was sent",
+        by="by bits",
+    ),
+    Mutant(
+        "hypercorn",
+        "driver/served.py",
+        "limit = patience(limit, self._terms.out_rate, info.hidden)",
+        "pass",
+        "a shut window is judged at once, whatever its buffer hides",
+        by="behind a buffer that hides it",
+    ),
+    Mutant(
+        "gunicorn, asgi",
+        "driver/served.py",
+        "if self.invited():",
+        "if False:",
+        "the clock of a body begins before the `100 Continue` has left",
+        by="after a late `100 Continue`",
+    ),
+    Mutant(
+        "aiohttp, `run_app`",
+        "servers/aiohttp/server.py",
+        "return Phase.HEADERS if self._has_part() else Phase.KEEP_ALIVE",
+        "return Phase.KEEP_ALIVE",
+        "half a head in one segment with a request is held for `keep_alive`",
+        by="in one segment with the first",
+    ),
+    Mutant(
+        "hypercorn, trio, TLS",
+        "servers/hypercorn/trio_application.py",
+        "    each_served(reaper, partial(unshaken, context))\n",
+        "    del unshaken\n",
+        "a stop waits for who is amid a handshake",
+        by="half of the first bytes of its handshake",
+    ),
+    Mutant(
+        "sanic, TLS",
+        "driver/served.py",
+        "(self._sleeps and self._woken is None)",
+        "False",
+        "over TLS the handshake counts as a request",
+        by="connects, and sends nothing",
+    ),
 )
 """The mutants, in the order of the table."""
 
@@ -173,15 +235,15 @@ def tried(mutant: Mutant, home: Path, *, quick: bool = False) -> list[str]:
     file.write_text(whole.replace(mutant.before, mutant.after))
     try:
         done = subprocess.run(
-            [*KIT, mutant.column, *(["--quick"] if quick else [])],
+            [*KIT, mutant.column, "--kinds", mutant.by, *(["--quick"] if quick else [])],
             cwd=home,
             capture_output=True,
             text=True,
         )
     finally:
         file.write_text(whole)
-    found = [line.strip() for line in done.stdout.splitlines() if line.startswith("  ")]
-    return [line for line in found if line] if done.returncode == 1 else []
+    found = [line.strip() for line in done.stdout.splitlines() if line.strip() and line[0] == " "]
+    return [line for line in found if mutant.by in line] if done.returncode == 1 else []
 
 
 def main() -> int:

@@ -8,6 +8,7 @@ import pytest
 
 from scripts.guests.columns import COLUMNS
 from scripts.guests.mutants import MUTANTS, Mutant
+from scripts.guests.trial import kinds_of
 from scripts.serving import ROOT
 
 
@@ -16,6 +17,16 @@ def test_what_a_mutant_changes_stands_there_once(mutant: Mutant) -> None:
     whole = (ROOT / "reaper" / mutant.path).read_text()
     assert whole.count(mutant.before) == 1
     ast.parse(whole.replace(mutant.before, mutant.after))
+
+
+@pytest.mark.parametrize(
+    "mutant", [each for each in MUTANTS if each.by], ids=lambda mutant: mutant.column
+)
+def test_a_mutant_is_caught_by_kinds_that_come_to_its_guest(mutant: Mutant) -> None:
+    column = COLUMNS[mutant.column]
+    worlds = ("limits", "stop", "ends", "own")
+    mine = [kind for world in worlds for kind in kinds_of(column, world=world)]
+    assert [kind.name for kind in mine if mutant.by in kind.name]
 
 
 def test_seven_guests_and_more_have_a_mutant() -> None:
