@@ -361,18 +361,19 @@ LEAVERS = 20
 """Clients that come together, and leave."""
 
 
-def _left(speaks: str, name: str, number: int) -> Kind:
-    """Some tell the server *number*, say goodbye and leave at once; then it is asked
-    how many it has heard.
+def _left(speaks: str, name: str, number: int, *, whole: bool = False) -> Kind:
+    """Some tell the server *number*, say goodbye and leave at once; before and after
+    that it is asked how many it has heard.
     """
     return Kind(
         name=name,
         speaks=speaks,
         acts=(
-            Leaves((Send(get(f"/tell?{number}")),), LEAVERS),
-            *(Send(get()), Until(1), Rest(0.4), Send(get(f"/told?{number}"))),
+            *(Send(get(f"/told?{number}")), Until(1)),
+            Leaves((Send(get(f"/tell?{number}")),), LEAVERS, whole),
+            *(Send(get()), Until(2), Rest(1.0), Send(get(f"/told?{number}"))),
         ),
-        answers=(HELLO, Want(str(LEAVERS).encode())),
+        answers=(Want(None), HELLO, Want(str(LEAVERS).encode())),
         quick=True,
     )
 
@@ -380,6 +381,7 @@ def _left(speaks: str, name: str, number: int) -> Kind:
 LEFT = (
     _left("http", "ask, say goodbye, and leave at once", 1),
     _left("tls", "TLS: ask, say goodbye, and leave at once", 2),
+    _left("tls", "TLS: ask and say goodbye in one piece, and leave at once", 4, whole=True),
 )
 """Live ones that `conform` does not judge: no RFC says that who has left is to be
 heard, and only a server that counts can say whether it was.
@@ -648,9 +650,10 @@ LEFT_OTHERS = (
         name="WebSocket: speak, say goodbye, and leave at once",
         speaks="websocket",
         acts=(
+            *(*OPENED, Send(frame(b"told"))),
             Leaves((*OPENED, Send(frame(b"tell"))), LEAVERS),
-            *(*OPENED, Send(frame(b"one")), Until(text=b"one")),
-            *(Rest(0.4), Send(frame(b"told"))),
+            *(Send(frame(b"one")), Until(text=b"one")),
+            *(Rest(1.0), Send(frame(b"told"))),
         ),
         hears=(SWITCHED, b"one", str(LEAVERS).encode()),
         quick=True,
@@ -659,8 +662,9 @@ LEFT_OTHERS = (
         name="lines: speak, say goodbye, and leave at once",
         speaks="lines",
         acts=(
+            *(Send(b"told\n"), Until(text=b"\n")),
             Leaves((Send(b"tell\n"),), LEAVERS),
-            *(Send(b"one\n"), Until(text=b"one\n"), Rest(0.4), Send(b"told\n")),
+            *(Send(b"one\n"), Until(text=b"one\n"), Rest(1.0), Send(b"told\n")),
         ),
         hears=(b"one\n", str(LEAVERS).encode() + b"\n"),
         quick=True,

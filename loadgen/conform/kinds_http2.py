@@ -304,9 +304,10 @@ HTTP2 = (
 LEFT_HTTP2 = (
     http2(
         "ask, say goodbye, and leave at once",
+        *(Begin(), Ask("/told?3"), Done(0)),
         Leaves((Begin(), Ask("/tell?3")), LEAVERS),
-        *(Begin(), Ask(), Done(0), Rest(0.4), Ask("/told?3")),
-        answers=(HELLO, Want(str(LEAVERS).encode())),
+        *(Ask(), Done(1), Rest(1.0), Ask("/told?3")),
+        answers=(Want(None), HELLO, Want(str(LEAVERS).encode())),
         quick=True,
     ),
 )

@@ -83,11 +83,13 @@ class At:
 class Leaves:
     """On so many connections of their own, all at once: do *acts*, say goodbye, and
     leave, whatever has come. The goodbye is the end of file, and `close_notify` before
-    it over TLS.
+    it over TLS. *whole*: over TLS all comes in one piece, from the end of the handshake
+    to the goodbye.
     """
 
     acts: tuple[Act, ...]
     times: int
+    whole: bool = False
 
 
 @dataclass(frozen=True)

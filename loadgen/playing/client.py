@@ -82,6 +82,10 @@ class Client:
     scheme = "http"
     authority = "localhost"
     alpn = ""
+    keeps = False
+    """Over TLS: whether what it says after the server's part of the handshake is kept
+    until its goodbye.
+    """
 
     def __init__(self, kind: Kind, sock: socket.socket, stop: float = 0.0) -> None:
         self.kind, self.sock, self.seen, self.stop = kind, sock, Seen(), stop
@@ -238,7 +242,7 @@ class Client:
         elif isinstance(act, does.Busy):
             await self._busy(act)
         elif isinstance(act, does.Leaves):
-            await asyncio.gather(*(self._leaves(act.acts) for _ in range(act.times)))
+            await asyncio.gather(*(self._leaves(act) for _ in range(act.times)))
         elif isinstance(act, does.Again):
             while True:
                 await self.rest(act.every)
@@ -247,18 +251,23 @@ class Client:
         else:
             raise TypeError(f"{type(act).__name__} is no act of {self.kind.speaks}")
 
-    async def _leaves(self, acts: tuple[does.Act, ...]) -> None:
+    async def _leaves(self, act: does.Leaves) -> None:
         """Be another client of this server, who speaks, and is gone."""
-        kind = Kind(name="leaves", speaks=self.kind.speaks, acts=acts)
+        kind = Kind(name="leaves", speaks=self.kind.speaks, acts=act.acts)
+        try:
+            address = self.sock.getpeername()
+        except OSError:
+            raise Gone from None
         with socket.socket(self.sock.family) as sock:
             sock.setblocking(False)
-            await self.loop.sock_connect(sock, self.sock.getpeername())
+            await self.loop.sock_connect(sock, address)
             other = self.like_this(kind, sock)
+            other.keeps = act.whole
             with suppress(Gone, ssl.SSLError):
                 await other.shake()
                 other.hear()
-                for act in acts:
-                    await other.do(act)
+                for each in act.acts:
+                    await other.do(each)
             if other._reading is not None:
                 other._reading.cancel()
                 await asyncio.wait([other._reading])  # before its descriptor is another's
@@ -401,6 +410,7 @@ class Tls(Client):
         self._came, self._goes = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = tls.context().wrap_bio(self._came, self._goes, server_hostname=tls.name)
         self._spoken, self._up = tls, False
+        self._kept = b""
 
     def like_this(self, kind: Kind, sock: socket.socket) -> Client:
         return type(self)(kind, sock, self.stop, self._spoken)
@@ -421,7 +431,10 @@ class Tls(Client):
                     return
                 await asyncio.sleep(act.apart)
                 data, act = data[len(data) // 2 :], None
-            await super()._write(data)
+            if self._up and self.keeps:
+                self._kept = data
+            else:
+                await super()._write(data)
             if not self._up:
                 try:
                     came = await self.loop.sock_recv(self.sock, 1 << 16)
@@ -466,12 +479,16 @@ class Tls(Client):
         if not self._up:
             raise Gone
         self._tls.write(data)
-        await super()._write(self._goes.read())
+        self._kept += self._goes.read()
+        if not self.keeps:
+            data, self._kept = self._kept, b""
+            await super()._write(data)
 
     async def shut(self) -> None:
         with suppress(ssl.SSLError):  # it would wait for the server's
             self._tls.unwrap()
-        await super()._write(self._goes.read())
+        data, self._kept = self._kept + self._goes.read(), b""
+        await super()._write(data)
 
 
 HEAD_END = b"\r\n\r\n"

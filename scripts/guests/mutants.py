@@ -169,10 +169,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "                self._inner.connection_made(encrypting._get_app_transport())\n"
         "            shaken.add_done_callback(late)\n",
         "the server's protocol is connected a pass after the handshake, when an end may have come",
-        by="leave at once",
+        by="in one piece, and leave at once",
     ),
     Mutant(
-        "gunicorn, threads, HTTP/2",
+        "uvicorn, HTTP/2",
         "servers/http2/floods.py",
         "self.bytes += 2 * count",
         "self.bytes = min(self.bytes + 2 * count, 1000)",
@@ -212,12 +212,12 @@ MUTANTS: tuple[Mutant, ...] = (
         by="half of the first bytes of its handshake",
     ),
     Mutant(
-        "sanic, TLS",
-        "driver/served.py",
-        "(self._sleeps and self._woken is None)",
-        "False",
-        "over TLS the handshake counts as a request",
-        by="connects, and sends nothing",
+        "serve_tcp",
+        "trio/streams.py",
+        "        self.connection.touch()\n",
+        "        self.connection\n",
+        "bytes that have come are no activity",
+        by="in the last 150 ms of `idle`",
     ),
 )
 """The mutants, in the order of the table."""

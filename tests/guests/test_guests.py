@@ -84,7 +84,7 @@ def _answer(asked: bytes) -> bytes:
     return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
 
 
-@pytest.mark.parametrize("kind", [*LEFT, LEFT_OTHERS[-1]], ids=lambda kind: kind.speaks)
+@pytest.mark.parametrize("kind", [*LEFT, LEFT_OTHERS[-1]], ids=lambda kind: kind.name)
 @pytest.mark.parametrize("hears", [True, False], ids=["heard", "not heard"])
 def test_who_has_left_is_counted_by_the_server(kind, hears, certificate):
     """A server that looks whether its client is still there, and one that does not."""
