@@ -24,9 +24,12 @@ def test_a_stack_that_lags_loses_nothing(name: str, stacks: dict[str, list[str]]
     """It waits for the seconds by which its user lags: the stacks' clocks are real."""
     if lacks := STACKS.keys() - stacks.keys():
         pytest.skip(f"no tools for {', '.join(sorted(lacks))}")
+    others = [stack for stack in stacks if not stack.startswith("Go, ")]
+    other = others[list(GUESTS).index(name) % len(others)]  # the command tries each with each
+    mine = {stack: stacks[stack] for stack in stacks if stack not in others or stack == other}
     worse = {
         stack: guarded
-        for stack, (stock, guarded) in tried(GUESTS[name], stacks).items()
+        for stack, (stock, guarded) in tried(GUESTS[name], mine).items()
         if guarded.lost > stock.lost
     }
     assert worse == {}

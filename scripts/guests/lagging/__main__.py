@@ -3,7 +3,8 @@ HTTP/2 whose users lag, at each guest over TLS, stock and guarded.
 
 One rule: *who pauses, and then takes everything, loses nothing*. Each stack asks for
 ten downloads of 4 MB on one connection, beside a slow request; its user takes the first
-byte after three seconds, in pieces of 4 KiB. Both servers are asked at once.
+byte after three seconds, in pieces of 4 KiB. Both servers are asked at once, by all
+stacks.
 """
 
 from __future__ import annotations
@@ -46,12 +47,22 @@ class Stack(NamedTuple):
 
 
 _LOAD = f"{{port}} {DOWNLOADS} {BYTES} {LATE} {PIECE}"
+_LESS = f"{{port}} {DOWNLOADS} {BYTES // 4} {LATE} {PIECE}"
+"""For those that are slow at it: more than enough updates at once, all the same."""
 _GO = f"go build -o {{folder}}/stack {HERE}/stack.go"
 STACKS = {
     "Go, net/http": Stack(f"{{folder}}/stack client {_LOAD}", "go", "golang", _GO),
     "Go, reverse proxy": Stack(f"{{folder}}/stack proxy {_LOAD}", "go", "golang", _GO),
+    "Java, HttpClient": Stack(f"java {HERE}/Stack.java {_LESS}", "java", "openjdk-17-jdk-headless"),
+    "Node, http2": Stack(f"node {HERE}/stack.mjs {_LESS}", "node", "nodejs"),
+    "nghttp": Stack(
+        f"{sys.executable} -m {__package__}.by_nghttp {_LESS}", "nghttp", "nghttp2-client"
+    ),
 }
-"""The stacks, by name."""
+"""The stacks, by name. gRPC is not among them: it needs an application that ends its
+answers by trailers, which no guest's sends. That it sends a PING for each DATA that
+comes is a kind of clients of the kit.
+"""
 _PEM = "--certfile {folder}/cert.pem --keyfile {folder}/key.pem"
 _SSL = "--ssl-certfile {folder}/cert.pem --ssl-keyfile {folder}/key.pem"
 
@@ -97,7 +108,12 @@ def tried(column: Column, stacks: dict[str, list[str]]) -> dict[str, tuple[Found
         certificate(Path(name))
         with pair(column, Path(name), SETTINGS) as servers:
             ports = [server.port for server in servers]
-            return {stack: asyncio.run(_at_both(words, ports)) for stack, words in stacks.items()}
+            return asyncio.run(_all(stacks, ports))
+
+
+async def _all(stacks: dict[str, list[str]], ports: list[int]) -> dict[str, tuple[Found, Found]]:
+    found = await asyncio.gather(*(_at_both(words, ports) for words in stacks.values()))
+    return dict(zip(stacks, found, strict=True))
 
 
 async def _at_both(command: list[str], ports: list[int]) -> tuple[Found, Found]:
