@@ -21,7 +21,7 @@ control beside it:
 - another timeout during a silence: a silent connection gets a second, or an hour, and
   is closed late, or speaks late; overdue before; parked; two at one instant.
 - a round trip of 400 ms: a round trip of 400 ms, and of a millisecond; four closes late
-  in each.
+  in each; the same where every connection lasts for more than a minute.
 - a footer without `first_conn`, a run's name kept: a footer without its first number; a
   run's name kept over a restart.
 - engines that differ, files not looked at: a listener on the opening alone, and one
@@ -178,20 +178,29 @@ def dropped(side: str, lost: bool = True) -> Plant:
     return plant
 
 
-def both(ours: Journal, theirs: Journal, peer: int, listener: str, way: int, late: int = 0) -> None:
+def both(
+    ours: Journal,
+    theirs: Journal,
+    peer: int,
+    listener: str,
+    way: int,
+    late: int = 0,
+    timeout: int = 5,
+) -> None:
     """Both sides of a connection whose bytes take *way* ns to the other side; it is
-    closed *late* ns after it says so.
+    closed *late* ns after it says so. Its *timeout* is in seconds.
     """
     t = (10 + peer) * S
-    seen = theirs.open(t, 5000, listener, peer=peer)
-    log = ours.open(t + way, 5000, listener, peer=peer)
+    seen = theirs.open(t, timeout * 1000, listener, peer=peer)
+    log = ours.open(t + way, timeout * 1000, listener, peer=peer)
     seen.touch(t + S, 10)
     log.touch(t + S + way, 10)
-    log.reap(t + 6 * S + way + 900 * MS, t + 6 * S + way + 100 * MS)
-    seen.close_peer(t + 6 * S + 2 * way + 901 * MS + late)
+    due = t + (1 + timeout) * S
+    log.reap(due + way + 900 * MS, due + way + 100 * MS)
+    seen.close_peer(due + 2 * way + 901 * MS + late)
 
 
-def far_away(way_ms: int, late: int = 0) -> Plant:
+def far_away(way_ms: int, late: int = 0, timeout: int = 5) -> Plant:
     """Both sides of forty connections; one of ten is closed *late* ns after its row
     says so.
     """
@@ -199,7 +208,8 @@ def far_away(way_ms: int, late: int = 0) -> Plant:
     def plant(place: Path) -> None:
         with journal(place / "server", 1) as ours, journal(place / "client", 2) as theirs:
             for peer in range(40):
-                both(ours, theirs, peer, place.name, way_ms * MS, late if peer % 10 == 0 else 0)
+                delay = late if peer % 10 == 0 else 0
+                both(ours, theirs, peer, place.name, way_ms * MS, delay, timeout)
             ours.config(END, "still here")
 
     return plant
@@ -457,6 +467,11 @@ JOINED: dict[str, tuple[str, Plant]] = {
     "no row is lost": (PASS, dropped("client", lost=False)),
     "a round trip of 400 ms": (PASS, far_away(200)),
     "a round trip of 400 ms, and four closes 3 s late": (FAIL, far_away(200, 3 * S)),
+    "a round trip of 400 ms, and no connection of less than a minute": (
+        PASS,
+        far_away(200, timeout=70),
+    ),
+    "the same, and four closes 3 s late": (FAIL, far_away(200, 3 * S, timeout=70)),
     "a round trip of a millisecond": (PASS, far_away(0)),
     "four closes 3 s later than they say": (FAIL, far_away(0, 3 * S)),
     # By somebody who knew the pages, and had not read the audit.

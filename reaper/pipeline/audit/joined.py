@@ -579,7 +579,11 @@ def with_skew(spark: SparkSession, frame: DataFrame, drift: Drift) -> DataFrame:
 
 
 def measure_skew(paired: DataFrame) -> Skew:
-    """The bounds on the skew of the two clocks, over all of *paired*."""
+    """The bounds on the skew of the two clocks, over all of *paired*.
+
+    The round trip is that of brief connections, in which clocks cannot part; where each
+    lasted longer, as with timeouts of more than a minute, that of all.
+    """
     reaped_and_seen = (F.col("reaps") == 1) & F.col("c_by_server") & ~F.col("steps")
     end = F.when(reaped_and_seen, F.col("ended") + F.col("offset_ns") - F.col("c_ended"))
     begin = F.when(~F.col("steps"), F.col("opened") + F.col("offset_ns") - F.col("c_opened"))
@@ -589,11 +593,12 @@ def measure_skew(paired: DataFrame) -> Skew:
         .agg(
             F.count(F.lit(1)),
             *(F.percentile_approx(each, 0.5) for each in (end, begin)),
-            F.percentile_approx(brief, 0.1),
+            *(F.percentile_approx(each, 0.1) for each in (brief, begin - end)),
         )
         .first()
     )
-    pairs, *found = row if row is not None else (0, None, None, None)
+    pairs, *found, brief_trip, any_trip = row if row is not None else (0, None, None, None, None)
+    found.append(any_trip if brief_trip is None else brief_trip)
     return Skew(pairs, *(None if each is None else each / 1e9 for each in found))
 
 
