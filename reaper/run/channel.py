@@ -151,7 +151,9 @@ def make_folder() -> Path:
     Raises:
         OSError: there is no such place.
     """
-    places = dict.fromkeys([tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm"])
+    # Absolute, because COMMAND may go to another folder.
+    usual = os.path.abspath(tempfile.gettempdir())
+    places = dict.fromkeys([usual, "/tmp", "/var/tmp", "/dev/shm"])
     for place in places:
         clear(Path(place))
         if len(os.fsencode(place)) + len("/reaper-run-12345678/") + 22 > LONGEST_NAME:

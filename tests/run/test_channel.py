@@ -21,13 +21,22 @@ from reaper.run.channel import ADDRESS, Ears, clear, make_folder, remove_folder
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder for a socket, of a name short enough, below the one of this test."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tempfile, "gettempdir", lambda: ".")
+def folder() -> Iterator[Path]:
+    """A folder for a socket, of a name short enough."""
     made = make_folder()
     yield made
     remove_folder(made)
+
+
+def test_the_folder_is_found_from_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory() as short:
+        monkeypatch.chdir(short)
+        monkeypatch.setattr(tempfile, "gettempdir", lambda: ".")
+        made = make_folder()
+        assert made.is_absolute()
+        assert made.parent == Path.cwd()
+        monkeypatch.chdir("/")
+        remove_folder(made)
 
 
 def hear(ears: Ears, said: int) -> list[bytes]:
