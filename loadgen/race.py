@@ -102,9 +102,11 @@ class _Line:
     def __init__(self, target: Target, speech: Speech, method: str) -> None:
         self.target, self.speech = target, speech
         host = speech.paths.host or str(target)
-        body = "" if method in ("GET", "HEAD") else "Content-Length: 0\r\n"
+        # A byte, because a proxy may send a request without a body again, whatever its
+        # method (Varnish does).
+        length, body = ("", "") if method in ("GET", "HEAD") else ("Content-Length: 1\r\n", "x")
         self.request = (
-            f"{method} {speech.paths.get} HTTP/1.1\r\nHost: {host}\r\n{body}\r\n".encode()
+            f"{method} {speech.paths.get} HTTP/1.1\r\nHost: {host}\r\n{length}\r\n{body}".encode()
         )
         self.reader: asyncio.StreamReader | None = None
         self.writer: asyncio.StreamWriter | None = None

@@ -62,20 +62,29 @@ def started(
         )
     if server["tables"] == ["tls"]:
         certificate(folder)
-    (folder / "conf").write_text(server.get("conf", "").format(**given))
-    if "nginx" in server:
-        command = nginx(folder, server["nginx"].format(**given))
-    elif "module" in server:
-        command = [sys.executable, "-m", *server["module"].format(**given).split()]
-    elif "command" in server:
-        binary, *flags = server["command"].format(**given).split()
-        command = [tool(binary), *flags]
-    else:
+    command = command_of(server, given)
+    if not command:
         return given | {"port": given["backend"]}
     stack.enter_context(
         serving(command, folder / "log", port=given["port"], environment=environment)
     )
     return given
+
+
+def command_of(server: dict[str, Any], given: dict[str, Any]) -> list[str]:
+    """The words that start *server*, whose texts are filled with *given*; its files are
+    in `given["dir"]`. Empty: nothing is to be started. Raises Missing.
+    """
+    folder = Path(given["dir"])
+    (folder / "conf").write_text(server.get("conf", "").format(**given))
+    if "nginx" in server:
+        return nginx(folder, server["nginx"].format(**given))
+    if "module" in server:
+        return [sys.executable, "-m", *server["module"].format(**given).split()]
+    if "command" in server:
+        binary, *flags = server["command"].format(**given).split()
+        return [tool(binary), *flags]
+    return []
 
 
 def asked(words: str, given: dict[str, Any]) -> str:

@@ -92,8 +92,8 @@ async def app(scope, receive, send):
 
 
 @contextmanager
-def wire(port: int) -> Iterator[int]:
-    """The port of a wire to *port*, on which all takes `DELAY`."""
+def wire(port: int, delay: float = DELAY) -> Iterator[int]:
+    """The port of a wire to *port*, on which all takes *delay* seconds each way."""
     ours, stop, ready = free_port(), asyncio.Event(), threading.Event()
     loops: list[asyncio.AbstractEventLoop] = []
     ends: set[asyncio.StreamWriter] = set()
@@ -104,7 +104,7 @@ def wire(port: int) -> Iterator[int]:
                 data = await reader.read(1 << 16)
             except OSError:
                 data = b""
-            loops[0].call_later(DELAY, deliver, writer, data)
+            loops[0].call_later(delay, deliver, writer, data)
             if not data:
                 return
 

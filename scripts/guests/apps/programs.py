@@ -8,6 +8,7 @@ imports nothing of reaper.
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 import sys
 from collections.abc import Callable
@@ -98,7 +99,10 @@ def aiohttp(port: int, guarded: bool) -> None:
 
         reaper.aiohttp.run_app(made, host="127.0.0.1", port=port, print=None, ssl_context=tls())
     else:
-        web.run_app(made, host="127.0.0.1", port=port, print=None, ssl_context=tls())
+        own: Any = {}
+        if kept := os.environ.get("AIOHTTP_KEEP_ALIVE"):
+            own["keepalive_timeout"] = float(kept)
+        web.run_app(made, host="127.0.0.1", port=port, print=None, ssl_context=tls(), **own)
 
 
 def tornado(port: int, guarded: bool) -> None:
