@@ -228,7 +228,7 @@ def _stay_beside(
     presence: Presence | None = None
     since: float | None = None  # the first look that found nobody: who it was left before that
     said, ended = "", False
-    look = time.monotonic() + tick
+    look = time.monotonic()  # COMMAND may listen, and be alone, since before the imports
     while True:
         pause = tick if ended else max(look - time.monotonic(), 0.0)
         info = signal.sigtimedwait(heard, pause)

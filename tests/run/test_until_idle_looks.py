@@ -68,7 +68,7 @@ def test_the_end_comes_within_a_tick_and_never_early(left: float, look: float) -
     world = World(left, look)
     assert _play(world) == (0, True)
     assert world.told is not None
-    late = world.told - max(world.left, TICK) - IDLE  # nobody is judged before the first look
+    late = world.told - world.left - IDLE
     assert -1e-9 <= late <= TICK + 1e-9
 
 
