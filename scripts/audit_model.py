@@ -1,12 +1,14 @@
 """Journals of a model server and its clients with arbitrary faults, and what the audit
 makes of them.
 
-    python -m scripts.audit_model --journals 10000 [--seed 1] [--both 100]
+    python -m scripts.audit_model --journals 10000 [--seed 1] [--both 100] [--alone 300]
 
 The rule of this module: *the model knows, the audit judges*. The audit must never say
 PASS where the model has planted a fault or lost rows, nor FAIL where it has planted no
 fault. `--both`: so many journals are also given to both engines at once, which must
-judge every connection alike. Exit status 1 where one of that does not hold.
+judge every connection alike. `--alone`: so many worlds with clients are judged one by
+one, each with an `--unmatched` of its own; of some retention has taken an opening. Exit
+status 1 where one of that does not hold.
 
 A world is a server, which may stand still for a while, be restarted under the name of
 its run, or lose rows, and in every second batch the clients' own journal.
@@ -25,6 +27,7 @@ from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +39,7 @@ from reaper.journal.schema import SEQUENCE_BITS
 from reaper.pipeline.audit import words
 from reaper.pipeline.audit.account import PIECES
 from reaper.pipeline.audit.run import Audit, Settings, audit
-from reaper.pipeline.audit.verdicts import VIOLATIONS
+from reaper.pipeline.audit.verdicts import UNMATCHED, VIOLATIONS
 from reaper.pipeline.engine import embedded, open_session, use
 from reaper.pipeline.read.inputs import Inputs, check
 
@@ -80,6 +83,9 @@ class Planted:
 
     faults: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
+    connections: int = 0
+    retained: bool = False
+    """Whether retention has taken the opening of one that ended by the law."""
 
 
 @dataclass
@@ -297,10 +303,12 @@ def write_world(
     *,
     way: float | None = None,
     drops: bool = False,
+    retains: bool = False,
 ) -> Planted:
     """Write the journal of a server, *place*/server, and with *way*, the seconds to its
     clients, that of these, *place*/client. *drops*: the clients' writer loses rows.
-    Returns what was planted.
+    *retains*: retention takes the first opening where nothing is planted. Returns what
+    was planted.
     """
     mode = chance.choice(("full", "gaps"))
     of = chance.randint(1, 6) if way is None else chance.randint(4, 8)
@@ -322,7 +330,8 @@ def write_world(
     # Without a fault, only where no client is asked: the address goes with the
     # opening, and one of a few without a counterpart is rightly more than may be.
     alone = not planted and way is None
-    retained = planted.get(0) == "opening_gone" or (alone and chance.random() < 0.2)
+    gone = retains and not planted
+    retained = gone or planted.get(0) == "opening_gone" or (alone and chance.random() < 0.2)
     if retained:
         loses, rotate_bytes, starts = False, 1, 1
     with ExitStack() as stack:
@@ -390,7 +399,7 @@ def write_world(
         edit(place / "server", conn, how, chance)
     if starts > 1:
         under_one_name(place / "server")
-    return Planted(list(planted.values()), doubts)
+    return Planted(list(planted.values()), doubts, of, gone)
 
 
 def under_one_name(directory: Path) -> None:
@@ -444,14 +453,16 @@ def edit(directory: Path, conn: int, how: str, chance: random.Random) -> None:
         files[file].unlink()
 
 
-def judged(session: Any, worlds: Iterable[Path], out: Path, joined: bool) -> tuple[Audit, Inputs]:
-    """The audit of the servers of *worlds*, *joined* with their clients, and what the
-    check found.
+def judged(
+    session: Any, worlds: Iterable[Path], out: Path, joined: bool, unmatched: float = UNMATCHED
+) -> tuple[Audit, Inputs]:
+    """The audit of the servers of *worlds*, *joined* with their clients, of which the
+    share *unmatched* may be missing, and what the check found.
     """
     places = list(worlds)
     server = check([place / "server" for place in places], now_ns=WALL)
     client = check([place / "client" for place in places], now_ns=WALL) if joined else None
-    return audit(session, server, client, out, Settings()), server
+    return audit(session, server, client, out, Settings(unmatched=unmatched)), server
 
 
 def wrong_answer(planted: Planted, result: str, why: object) -> str | None:
@@ -546,6 +557,29 @@ def answers(session: Any, seeds: range) -> list[Answer]:
     return found
 
 
+def alone(seed: int) -> Answer:
+    """Judge the world of *seed* and its clients by itself, by all that the audit
+    says.
+    """
+    chance = random.Random(f"alone {seed}")
+    way, unmatched = chance.choice(WAYS), chance.choice((0.0, UNMATCHED, 0.5))
+    retains = chance.random() < 0.5
+    use("embedded")
+    with embedded.open_session() as session, tempfile.TemporaryDirectory() as place:
+        world = Path(place)
+        known = write_world(world, random.Random(seed), way=way, retains=retains)
+        answer, _ = judged(session, [world], world / "out", True, unmatched)
+    result, why = answer.summary["result"], answer.summary["reasons"]
+    # One connection of each side lacks the other's, or the other's end.
+    may = unmatched * known.connections >= 1
+    if known.faults == ["unseen"] and may:
+        return seed, known, result, None  # so many may be missing
+    if known.retained:
+        one_sided = ["an opening is gone" for _ in range(not may)]
+        known = Planted([], [*known.doubts, *one_sided], known.connections, True)
+    return seed, known, result, wrong_answer(known, result, why)
+
+
 def compared(seeds: range) -> str | None:
     """Give the worlds of *seeds* to both engines at once, without their clients and
     with them. What differs; None: nothing.
@@ -583,6 +617,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--both", type=int, default=0, metavar="JOURNALS")
+    parser.add_argument("--alone", type=int, default=0, metavar="JOURNALS")
     given = parser.parse_args(argv)
     logging.disable()  # that rows are lost is asked for
     began, step = time.monotonic(), 100
@@ -591,7 +626,8 @@ def main(argv: list[str] | None = None) -> int:
     answers: Counter[tuple[str, str]] = Counter()
     wrong = 0
     with ProcessPoolExecutor(given.processes, initializer=logging.disable) as pool:
-        for part in pool.map(trial, parts):
+        by_itself = pool.map(alone, range(given.seed, given.seed + given.alone))
+        for part in chain(pool.map(trial, parts), [by_itself]):
             for seed, planted, result, why in part:
                 known = planted.faults or planted.doubts or ["nothing"]
                 answers[known[0], result] += 1
@@ -600,7 +636,8 @@ def main(argv: list[str] | None = None) -> int:
                     print(f"seed {seed}: {why}", flush=True)
     for (fault, result), count in sorted(answers.items()):
         print(f"{fault:<32}{result:<14}{count:>7,}")
-    print(f"{wrong} of {given.journals:,} worlds judged wrongly, {time.monotonic() - began:.0f} s")
+    total = given.journals + given.alone
+    print(f"{wrong} of {total:,} worlds judged wrongly, {time.monotonic() - began:.0f} s")
     differs = compared(range(given.seed, given.seed + given.both)) if given.both else None
     if given.both:
         print(f"{given.both} worlds on both engines: {differs or 'every connection alike'}")
