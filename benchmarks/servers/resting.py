@@ -195,8 +195,8 @@ def table(found: dict[str, Any]) -> str:
     head = ["", "us a second, stock", "guarded", "calls a minute, stock", "guarded"]
     said = (
         f"{found['clients']:,} clients, each of which rests for a minute and more of its "
-        f"{KEEP_ALIVE // 60} minutes. Guarded, each is looked at once a minute, because it may "
-        "have vanished; with `vanished` off, once in its own limit. daphne ends "
+        f"{KEEP_ALIVE // 60} minutes. Guarded, each is asked about twice a minute, because it "
+        "may have vanished; with `vanished` off, once in its own limit. daphne ends "
         "them after a minute by itself."
     )
     return f"{markdown(head, rows)}\n\n{said}"

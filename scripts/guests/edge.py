@@ -38,9 +38,11 @@ ROUND = 100
 """Clients at once, so that a proxy holds as many connections, all equally old."""
 GUESTS = (
     *("uvicorn, httptools", "uvicorn, h11", "gunicorn, asgi", "gunicorn, threads"),
-    *("aiohttp, `reaper run`", "aiohttp, `run_app`", "hypercorn", "hypercorn, trio", "sanic"),
+    *("aiohttp, `reaper run`", "aiohttp, `run_app`", "hypercorn", "hypercorn, trio"),
 )
-"""Those that can be told a keep-alive of their own, so that stock has the same."""
+"""Those whose programs can be told a keep-alive of their own, so that stock has the
+same; Sanic's cannot.
+"""
 OWN = {
     "uvicorn": " --timeout-keep-alive 2",
     "hypercorn": " --keep-alive 2",
@@ -50,7 +52,6 @@ SETTINGS = {
     "REAPER_TICK": f"{TICK}s",
     "REAPER_TIMEOUTS_KEEP_ALIVE": f"{KEEP_ALIVE}s",
     "AIOHTTP_KEEP_ALIVE": f"{KEEP_ALIVE}",
-    "SANIC_KEEP_ALIVE_TIMEOUT": f"{KEEP_ALIVE:g}",
 }
 
 
