@@ -40,9 +40,7 @@ GUESTS = (
     *("uvicorn, httptools", "uvicorn, h11", "gunicorn, asgi", "gunicorn, threads"),
     *("aiohttp, `reaper run`", "aiohttp, `run_app`", "hypercorn", "hypercorn, trio"),
 )
-"""Those whose programs can be told a keep-alive of their own, so that stock has the
-same; Sanic's cannot.
-"""
+"""Those whose programs can be told a keep-alive, so that stock has the same."""
 OWN = {
     "uvicorn": " --timeout-keep-alive 2",
     "hypercorn": " --keep-alive 2",
