@@ -56,6 +56,9 @@ REFUSES = {
 }
 """It answers newcomers that are too many."""
 
+RESETS = {"limits.max_connections": Which(f"{IF_SET}; who is too many is reset without an answer")}
+"""What it serves is no HTTP: it has no answer for newcomers that are too many."""
+
 HINT = _all("timeouts.keep_alive_margin")
 """Its answers say how long the connection is kept."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...config.effects import Which
-from ..abilities import IF_SET, LEASES, TLS, able
+from ..abilities import LEASES, RESETS, TLS, able
 from ..factories import LOOPS
 from ..guest import Card, Change, Kind
 from .changes import change
@@ -17,10 +17,7 @@ CARD = Card(
             "aiosmtpd",
             "aiosmtpd over TCP",
             able(
-                *(LEASES, TLS),
-                limits__max_connections=Which(
-                    f"{IF_SET}; who is too many is reset without an answer"
-                ),
+                *(LEASES, TLS, RESETS),
                 handshake="where TLS begins with the connection, and not by STARTTLS",
                 write="",
                 limits__min_out_rate="only for how long a full buffer may hide a reader",

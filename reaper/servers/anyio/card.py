@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...config.effects import Which
-from ..abilities import IF_SET, LEASES, able
+from ..abilities import LEASES, RESETS, able
 from ..guest import Card, Change, Kind
 from .changes import change
 from .names import ALL
@@ -16,10 +16,7 @@ CARD = Card(
             "anyio",
             "anyio's TCP listeners, on asyncio",
             able(
-                LEASES,
-                limits__max_connections=Which(
-                    f"{IF_SET}; who is too many is reset without an answer"
-                ),
+                *(LEASES, RESETS),
                 idle=Which("`tunnel` holds until you set this"),
                 write="",
                 limits__min_out_rate="only for how long a full buffer may hide a reader",
