@@ -62,12 +62,6 @@ NAMED: tuple[Named, ...] = (
         sometimes=True,
     ),
     Named(
-        ("daphne, TLS", "gunicorn, threads, TLS"),
-        ("TLS: connects, and sends nothing",),
-        "its client was heard before, in the handshake, and neither Twisted nor gunicorn's thread says"
-        " where that ended: `keep_alive` ends the client, and not `first_byte`",
-    ),
-    Named(
         (
             *(
                 "uvicorn, httptools, TLS",

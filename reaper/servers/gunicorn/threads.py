@@ -249,8 +249,11 @@ class Threaded(Served):
         conn = wire.conn
         if conn.is_http2:
             return self._phase_of_http2(conn.parser)
-        if conn.cfg.is_ssl and not conn.initialized:
-            return Phase.HANDSHAKE
+        if conn.cfg.is_ssl:
+            if not conn.initialized:
+                return Phase.HANDSHAKE
+            if getattr(conn.parser.unreader, "silent", False):
+                return Phase.FIRST_BYTE
         if not wire.answering:
             if wire.parsing:  # a head that waited for a thread is its server's by now
                 return Phase.IN_FLIGHT

@@ -38,7 +38,7 @@ HTTP = Foreign(
     "twisted",
     TESTED,
     {
-        "twisted.web.http:_GenericHTTPChannelProtocol": "_channel",
+        "twisted.web.http:_GenericHTTPChannelProtocol": "_channel _negotiatedProtocol",
         "twisted.web.http:HTTPChannel": "_buffer _handlingRequest _transferDecoder requests",
         "twisted.web.http:Request": "startedWriting",
     },

@@ -109,6 +109,8 @@ class Twisted(Served):
             opened = getattr(protocol, "state", None) == getattr(protocol, "STATE_OPEN", 3)
             socket = opened and hasattr(protocol, "websocket_version")
             return Phase.TUNNEL if socket else Phase.IN_FLIGHT
+        if protocol._negotiatedProtocol is None:
+            return Phase.FIRST_BYTE  # over TLS its client was heard before, in the handshake
         requests = getattr(channel, "requests", None)
         if requests is None:
             return Phase.IN_FLIGHT  # HTTP/2
