@@ -534,6 +534,30 @@ def test_pairs_of_which_one_was_seen_late_say_nothing_of_their_clocks() -> None:
     assert knots_of([(50 * S, 16, -81 * S, None)]) == [(50 * S, -81 * S)]
 
 
+def test_where_no_pair_tells_how_far_apart_the_clocks_are_none_was_compared(
+    spark: Any, tmp_path: Path
+) -> None:
+    """Of two that lasted, one was seen 81 s late: a skew would hide it, and without one
+    nothing is compared. That is counted, although each side's rows agree.
+    """
+    client = Drifting(ppm=0)
+    with (
+        journal(tmp_path / "server", 1) as ours,
+        journal(tmp_path / "client", 2, client) as theirs,
+    ):
+        for number, seen_after in enumerate((10 * MS, 81 * S)):
+            log = ours.open(S, 100_000, "echo", peer=number)
+            other = theirs.open(client.at(S), 100_000, "echo", peer=number)
+            log.reap(101 * S, 101 * S)
+            other.close_peer(client.at(101 * S) + seen_after)
+        ours.drain(HOUR)
+        theirs.drain(client.at(HOUR))
+    summary = audited(spark, tmp_path).summary
+    assert not summary["clock"]["one_clock"]
+    assert summary["unproven"]["clocks_not_compared"] == 2
+    assert summary["result"] == "inconclusive", summary["reasons"]
+
+
 def test_clocks_that_jump_to_and_fro_leave_it_open_and_accuse_nobody(
     spark: Any, tmp_path: Path
 ) -> None:

@@ -120,6 +120,8 @@ class Joined:
     """How many connections the client opened."""
     client_only: int
     """How many of them are not among the server's."""
+    compared: bool = True
+    """Whether instants of the two clocks can be compared; if not, no pair was."""
     far: Far | None = None
     """The connections that the logs have in common, at other times; None: none was
     looked for.
@@ -218,7 +220,7 @@ def join(
         )
     matched = connections.where(F.col("c_conn").isNotNull()).select("c_conn").distinct().count()
     far_off = None if matched else measure_far(connections, view)
-    return Joined(connections, skew, client_seen, client_seen - matched, far_off)
+    return Joined(connections, skew, client_seen, client_seen - matched, compared, far_off)
 
 
 def placed(spark: SparkSession, lives: DataFrame, stretches: dict[int, list[Stretch]]) -> DataFrame:

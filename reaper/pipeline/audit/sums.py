@@ -114,6 +114,8 @@ def sum_up(
             )
         },
     }
+    if joined is not None and not joined.compared:
+        summary["unproven"]["clocks_not_compared"] = summary["joined"]["pairs"]
     summary["stalls"] = _stalled([timeline.stalls(side.runs) for side in sides])
     return summary
 
