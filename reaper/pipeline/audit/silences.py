@@ -10,7 +10,7 @@ These rows are few, and the check of the files knows which have any: no other is
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
@@ -236,73 +236,113 @@ def with_silences(
 def with_backed(spark: SparkSession, lives: DataFrame, stalls: Stalls, grace_ns: int) -> DataFrame:
     """*lives* with what rows before the end tell of it: `hasty` and `outlasted`.
 
-    The timeout that those rows say was in force counts where the end is missing, or
-    says none (a deadline's) or another. `outlasted`: the connection was silent for
-    longer than that and the limit. `hasty`: it was reaped sooner than that, or than its
-    timeout after a final check had spared it. In `gaps` mode short silences leave no
-    row, and a change of the timeout only during a long one, or before such a reap:
-    without that nothing is known, nor where rows of the run are missing. The row that
-    tells of an open connection says how long it was silent, and by which timeout. In
-    `full` mode it counts where no other row tells of a silence, as where the oldest
-    files are gone.
+    `outlasted`: the connection was silent for longer than the timeout that those rows
+    say was in force, and the limit. `hasty`: it was reaped sooner than that, or than
+    its timeout after a final check had spared it. See `_backed` for which timeout
+    counts, and `_by_told` for the row that tells of an open connection.
 
     told_due_ns: no later than that timeout allows, or a change of which there is a row,
     or of which the row may be in a file that is gone.
     """
-    known, opened, reaped = F.col("last_timeout_ms"), F.col("ends") == 0, F.col("reaps") > 0
-    apart = F.col("end_timeout_ms").isNull() | (F.col("full") & (F.col("end_timeout_ms") != known))
-    full = F.col("full")
-    during = F.col("changed") > F.col("ended") - F.col("end_idle_ns")
-    changed = reaped & ((F.col("changes") > 0) | F.coalesce(during, F.lit(False)))
-    told = apart & ~opened & ~F.col("run_holed") & (full | changed)
-    last = F.when(opened, F.greatest("opened", "last_activity")).otherwise(
-        F.col("ended") - F.col("end_idle_ns")
+    opened = F.col("ends") == 0
+    backed = _backed(opened)
+    told_due = _told_due()
+    by_rows, by_told = _by_rows(opened, backed), _by_told(told_due)
+    told = F.coalesce(opened & _tells(told_due), F.lit(False))
+    since, until, due = (
+        F.when(told, one).otherwise(other) for one, other in zip(by_told, by_rows, strict=True)
     )
-    since, until = (
-        F.greatest(last, "last_averted"),
-        F.when(opened, F.col("log_end_ns")).otherwise(F.col("ended")),
-    )
-    backed = F.when(told | (opened & full), ns(known))
-    timeout = F.when(F.col("end_timeout_ms") > 0, ns(F.col("end_timeout_ms")))
-    # A check that spared counts from an instant of the loop's clock, which may lag
-    # behind the row's by up to a tick.
-    after_check = F.greatest(timeout - F.col("tick_ns"), timeout / 2)
-    unbacked = timeout.isNotNull() & ((F.col("end_idle_ns") < backed) | (backed == 0))
-    hasty = reaped & ((F.col("ended") - F.col("last_averted") < after_check) | unbacked)
-    due = F.when(
-        backed > 0, F.greatest(since + backed, F.when(F.col("changed") > since, F.col("changed")))
-    )
-    # By the row that tells of an open connection, where none came after what it tells.
-    silent, heard = F.col("told") - F.col("told_idle_ns"), F.greatest("opened", "last_activity")
-    # In `full` mode a change since then has a row, and what was silent has stayed so.
-    told_ms = F.when(full, F.col("last_timeout_ms"))
-    told_ms = F.coalesce(told_ms, F.col("told_timeout_ms"))
-    told_timeout = F.when(told_ms > 0, ns(told_ms))
-    gone = F.when(F.col("told_due_ns") < F.col("log_begin_ns"), F.col("told_due_ns"))
-    changed = F.when(F.col("changed") > silent, F.col("changed"))
-    told_due = F.when(told_timeout.isNotNull(), F.greatest(silent + told_timeout, changed, gone))
-    by_told = opened & told_due.isNotNull()
-    by_told = by_told & (heard.isNull() | (~full & (heard <= silent)))
-    by_told = F.coalesce(by_told, F.lit(False))
-    since = F.when(by_told, silent).otherwise(since)
-    until = F.when(by_told & ~full, F.col("told")).otherwise(until)
-    spared = F.col("last_averted") + F.when(full, told_timeout).otherwise(0)
-    due = F.when(by_told, F.greatest(told_due, spared)).otherwise(due)
-    overdue = until - due > F.col("tick_ns") + F.lit(grace_ns)
+    limit = F.col("tick_ns") + F.lit(grace_ns)
+    overdue = until - due > limit
     judged = lives.withColumns(
         {
-            "hasty": F.coalesce(hasty, F.lit(False)),
+            "hasty": F.coalesce(_hasty(backed), F.lit(False)),
             "over": F.when(overdue, until - due),
             "from": F.when(overdue, since + F.col("offset_ns")),
             "to": F.when(overdue, until + F.col("offset_ns")),
             "told_due_ns": F.when(opened, told_due),
         }
     ).drop("last_averted")
-    late = F.col("over") > F.col("tick_ns") + F.lit(grace_ns) + F.col("stalled_ns")
+    late = F.col("over") > limit + F.col("stalled_ns")
     excused = excuse(spark, judged, stalls, {}).withColumn(
         "outlasted", F.coalesce(late, F.lit(False))
     )
     return excused.drop("over", "from", "to", "stalled_ns")
+
+
+def _backed(opened: Column) -> Column:
+    """The timeout that rows before the end say was in force, ns; null: they do not
+    count.
+
+    They count where the end is missing, or says none (a deadline's) or another. In
+    `gaps` mode short silences leave no row, and a change of the timeout only during a
+    long one, or before such a reap: without that nothing is known, nor where rows of
+    the run are missing.
+    """
+    full, known, stated = F.col("full"), F.col("last_timeout_ms"), F.col("end_timeout_ms")
+    apart = stated.isNull() | (full & (stated != known))
+    during = F.coalesce(F.col("changed") > F.col("ended") - F.col("end_idle_ns"), F.lit(False))
+    changed = (F.col("reaps") > 0) & ((F.col("changes") > 0) | during)
+    counts = apart & ~opened & ~F.col("run_holed") & (full | changed)
+    return F.when(counts | (opened & full), ns(known))
+
+
+def _hasty(backed: Column) -> Column:
+    """Whether it was reaped too soon, by *backed* or after a final check."""
+    timeout = F.when(F.col("end_timeout_ms") > 0, ns(F.col("end_timeout_ms")))
+    # A check that spared counts from an instant of the loop's clock, which may lag
+    # behind the row's by up to a tick.
+    after_check = F.greatest(timeout - F.col("tick_ns"), timeout / 2)
+    unbacked = timeout.isNotNull() & ((F.col("end_idle_ns") < backed) | (backed == 0))
+    soon = F.col("ended") - F.col("last_averted") < after_check
+    return (F.col("reaps") > 0) & (soon | unbacked)
+
+
+Silence: TypeAlias = "tuple[Column, Column, Column]"
+"""The last silence of a connection: since when, until when, and when it was due, ns."""
+
+
+def _by_rows(opened: Column, backed: Column) -> Silence:
+    """As the rows of its activities tell it, with the timeout *backed*."""
+    quiet = F.col("ended") - F.col("end_idle_ns")
+    last = F.when(opened, F.greatest("opened", "last_activity")).otherwise(quiet)
+    since = F.greatest(last, "last_averted")
+    until = F.when(opened, F.col("log_end_ns")).otherwise(F.col("ended"))
+    changed = F.when(F.col("changed") > since, F.col("changed"))
+    return since, until, F.when(backed > 0, F.greatest(since + backed, changed))
+
+
+def _told_timeout() -> Column:
+    """The timeout by which the row of an open connection tells of its silence, ns."""
+    # In `full` mode a change since then has a row, and what was silent has stayed so.
+    latest = F.when(F.col("full"), F.col("last_timeout_ms"))
+    told_ms = F.coalesce(latest, F.col("told_timeout_ms"))
+    return F.when(told_ms > 0, ns(told_ms))
+
+
+def _told_due() -> Column:
+    """When an open connection was due, as the row that tells of it says."""
+    silent, timeout = F.col("told") - F.col("told_idle_ns"), _told_timeout()
+    gone = F.when(F.col("told_due_ns") < F.col("log_begin_ns"), F.col("told_due_ns"))
+    changed = F.when(F.col("changed") > silent, F.col("changed"))
+    return F.when(timeout.isNotNull(), F.greatest(silent + timeout, changed, gone))
+
+
+def _tells(told_due: Column) -> Column:
+    """Whether the row that tells of an open connection counts: no row came after what
+    it tells. In `full` mode it counts where no other row tells of a silence, as where
+    the oldest files are gone.
+    """
+    silent, heard = F.col("told") - F.col("told_idle_ns"), F.greatest("opened", "last_activity")
+    return told_due.isNotNull() & (heard.isNull() | (~F.col("full") & (heard <= silent)))
+
+
+def _by_told(told_due: Column) -> Silence:
+    """As the row that tells of an open connection says: for how long it was silent."""
+    full = F.col("full")
+    until = F.when(full, F.col("log_end_ns")).otherwise(F.col("told"))
+    spared = F.col("last_averted") + F.when(full, _told_timeout()).otherwise(0)
+    return F.col("told") - F.col("told_idle_ns"), until, F.greatest(told_due, spared)
 
 
 def no_skew(run: int, c_run: int, t: int) -> int:
