@@ -259,6 +259,7 @@ HTTP_LIVES = (
         name="pipelines half a request behind a route of 1.3 s, and ends it 0.6 s after that",
         acts=(Send(get("/slow?1.3") + HALF_HEAD), Until(1), Rest(0.6), Send(get()[-9:])),
         answers=(HELLO,) * 2,
+        quick=True,
     ),
     Kind(
         name="half-closes after its request",

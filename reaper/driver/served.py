@@ -477,7 +477,8 @@ class Served(Watched):
             if self._woken is not None and self._woken[1] == info.acknowledged:
                 self._since = self._woken[0]  # nothing was answered since
             else:  # the first byte of a head came no later than its last
-                self._since -= max(info.received_ago - stalled - STAMP, 0.0)
+                ago = min(info.received_ago, info.sent_ago)  # nobody waited before its turn
+                self._since -= max(ago - stalled - STAMP, 0.0)
         elif phase is Phase.WRITE and info is not None:
             nothing = info.took_nothing_for(self._held_up)
             self._since -= max(nothing - stalled - STAMP, 0.0)

@@ -67,7 +67,9 @@ def _grace(own: Any, config: ReaperConfig) -> float:
 
 
 def _tell_last(protocol: Any) -> None:
-    """Have the next answer of *protocol* say that it is the last."""
+    """Have the next answer of *protocol* after which no request waits say that it is
+    the last.
+    """
     http: Any = getattr(protocol, "_http", None)
     if hasattr(http, "http1_response_header") and hasattr(http, "keep_alive"):
         kind: Any = type(http)
@@ -94,7 +96,9 @@ def _ending(kind: Any) -> Any:
     """
 
     async def http1_response_header(self: Any, data: bytes, end_stream: bool) -> None:
-        self.keep_alive = False
+        # Who has sent the next request already is answered first.
+        if self.request_body or not self.recv_buffer:
+            self.keep_alive = False
         await kind.http1_response_header(self, data, end_stream)
 
     members = {"__slots__": (), "http1_response_header": http1_response_header}
