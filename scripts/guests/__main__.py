@@ -33,6 +33,7 @@ from .held import held
 from .lengths import LENGTHS
 from .named import HOLDS, NAMED, faults, known
 from .trial import KINDS, TRIES, Cell, kinds_of, pair, stopped, tried, unsettled
+from .worse import section
 
 PAGE = ROOT / "docs" / "guests.md"
 KEPT = ROOT / "out" / "guests" / "results.json"
@@ -231,6 +232,8 @@ def paragraphs(report: dict[str, Any]) -> str:
     lines += ["", "### Cells that are named", "", "| guests | clients | why |", "|---|---|---|"]
     for row in NAMED:
         lines.append(f"| {'; '.join(row.columns)} | {'; '.join(row.kinds)} | {row.why} |")
+    if all(column in report["cells"] for column in COLUMNS):
+        lines += ["", *section(report["cells"])]
     return "\n".join(lines)
 
 
