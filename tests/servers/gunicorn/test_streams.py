@@ -4,7 +4,6 @@ that lives.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,26 +13,14 @@ import pytest
 pytest.importorskip("h2")
 
 import reaper.gunicorn
-from loadgen.clients import Ended, Speech
-from loadgen.drive.protocols import Paths
 from loadgen.drive.wire import Tls
-from loadgen.http2 import play
 from loadgen.units import parse_target
+from tests.helpers.http2_clients import LATE, LIMIT, SETTINGS, SPEECH, STREAM_RESET, played
 from tests.helpers.neighbours import one_takes_nothing
 from tests.helpers.servers_here import worker
 from tests.servers.gunicorn.test_http2 import APPLICATIONS
-from tests.servers.test_other_servers import LIMITS
 
 pytestmark = pytest.mark.slow
-
-LIMIT = 2.0
-"""Seconds: every timeout of the server."""
-LATE = 3.0
-"""Seconds after its timeout by which a stream is ended at the latest, on a machine that
-is busy.
-"""
-SPEECH = Speech("http2", Paths("/", post="/echo", much="/big"))
-STREAM_RESET = b"RST_STREAM 8"
 
 
 @contextmanager
@@ -41,12 +28,8 @@ def serving(name: str, **given: str) -> Iterator[str]:
     """Where a worker of that *name* listens that takes HTTP/2."""
     kind = getattr(reaper.gunicorn, name)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("REAPER_TICK", "250ms")
-        # A full buffer then hides no reader for long, and this rate cuts nobody.
-        patch.setenv("REAPER_LIMITS_MIN_OUT_RATE", "1000000")
-        patch.setenv("REAPER_LIMITS_MIN_OUT_GRACE", "1m")
-        for limit in LIMITS:
-            patch.setenv(f"REAPER_TIMEOUTS_{limit}", f"{LIMIT:g}s")
+        for setting, value in SETTINGS.items():
+            patch.setenv(f"REAPER_{setting}", value)
         with worker(kind, APPLICATIONS[name], http_protocols="h1,h2", **given) as running:
             host, port = running.address[:2]
             yield f"{host}:{port}"
@@ -57,19 +40,6 @@ def target(request: pytest.FixtureRequest) -> Iterator[str]:
     """Where a worker of each kind listens that takes HTTP/2 in clear text."""
     with serving(request.param, http2_cleartext="prior-knowledge") as address:
         yield address
-
-
-def played(
-    target: str, *kinds: str, patience: float = LIMIT + LATE, speech: Speech = SPEECH
-) -> list[Ended]:
-    """What became of a client of each of *kinds*, all at the same time."""
-
-    async def run() -> list[Ended]:
-        return await asyncio.gather(
-            *(play(kind, parse_target(target), speech, patience) for kind in kinds)
-        )
-
-    return asyncio.run(run())
 
 
 def test_a_stream_whose_client_gives_nothing_is_reset_by_its_timeout(target: str) -> None:
