@@ -12,6 +12,7 @@ from ..plan.acts import Drip, Kind, Pings, Want
 from ..playing.client import OWN_LAG, Seen
 
 HELD = "held"
+FRAMES = ("GOAWAY", "RST_STREAM")
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class End:
         says: The status of the last answer, if there was one.
         doubt: Why this proves nothing; "" if it does.
         about: What it heard, for people.
+        how: The frame of HTTP/2 that ended it; "": none did.
     """
 
     kept: bool | None
@@ -33,6 +35,7 @@ class End:
     says: int = 0
     doubt: str = ""
     about: str = ""
+    how: str = ""
 
     @property
     def words(self) -> str:
@@ -41,7 +44,8 @@ class End:
             return "kept" if self.kept else "lost"
         if self.after is None:
             return HELD
-        return f"{self.after:.1f} s" + (f", {self.says}" if self.says >= 400 else "")
+        said = str(self.says) if self.says >= 400 else self.how
+        return f"{self.after:.1f} s" + (f", {said}" if said else "")
 
 
 def judged(kind: Kind, seen: Seen, stop: float = 0.0) -> End:
@@ -62,24 +66,18 @@ def judged(kind: Kind, seen: Seen, stop: float = 0.0) -> End:
     since = len(kind.acts) if kind.since is None else kind.since
     if seen.ended is None:
         return End(kept=None, says=says, doubt=doubt, about=about)
+    how = seen.how.partition(" ")[0] if seen.how.startswith(FRAMES) else ""
     if len(seen.marks) <= since:
         drips = since and isinstance(kind.acts[since - 1], Drip | Pings)
         if len(seen.marks) < since or not drips:  # ended before it had begun what is limited
-            return End(kept=None, after=0.0, early=0.0, says=says, doubt=doubt, about=about)
+            return End(None, 0.0, 0.0, says, doubt, about, how)
         began = done = seen.marks[since - 1][1]
     else:
         drips = since and isinstance(kind.acts[since - 1], Drip | Pings)
         done = seen.marks[since][0] if drips else seen.marks[since][1]
         began = min(_last_sent(kind, seen, since), done)
     done, began = max(done, stop), max(began, stop)
-    return End(
-        kept=None,
-        after=seen.ended - done,
-        early=seen.ended - began,
-        says=says,
-        doubt=doubt,
-        about=about,
-    )
+    return End(None, seen.ended - done, seen.ended - began, says, doubt, about, how)
 
 
 def _last_sent(kind: Kind, seen: Seen, since: int) -> float:

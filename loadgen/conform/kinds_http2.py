@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from ..clients import Speech
+from ..http2 import kinds
 from ..plan.acts import (
     HELLO,
     Act,
+    Again,
     Ask,
     Begin,
     Body,
@@ -26,7 +31,7 @@ from ..plan.acts import (
 from .kinds import LEAVERS, NEAR
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-HEADERS, DATA, CONTINUATION = 1, 0, 9
+DATA, HEADERS, PRIORITY, CONTINUATION = 0, 1, 2, 9
 END_STREAM, END_HEADERS = 1, 4
 
 
@@ -45,6 +50,8 @@ HALF = _frame(HEADERS, b"\x82\x86", END_STREAM)
 REST = b"\x84\x01\x09localhost"
 """The rest of it: `:path /`, and `:authority`."""
 ENDED = _frame(CONTINUATION, REST, END_HEADERS)
+MOVES_NOTHING = _frame(PRIORITY, bytes(4) + b"\6") + b"\0\0\4\x08\0\0\0\0\0" + b"\0\0\0\1"
+"""PRIORITY of the first stream, and a byte more of the connection's window."""
 POST = Ask("/echo", "POST", end=False)
 ASKED: tuple[Act, ...] = (Begin(), Ask(), Done(0))
 
@@ -259,7 +266,19 @@ HTTP2 = (
         limit="body",
         quick=True,
     ),
+    http2(
+        "drips a block of headers in empty frames",
+        *(Begin(), Settled(), Send(HALF), Again((Send(_frame(CONTINUATION, b"")),), every=0.25)),
+        limit="headers",
+        since=3,
+    ),
     http2("sends no body", Begin(), POST, limit="body"),
+    http2(
+        "sends no body, but empty DATA",
+        *(Begin(), POST, Again((Send(_frame(DATA, b"")),), every=0.25)),
+        limit="body",
+        since=2,
+    ),
     http2("half-closes in the middle of a body", Begin(), POST, Shut(), limit="body", done=True),
     http2(
         "never opens its window",
@@ -271,6 +290,13 @@ HTTP2 = (
     http2(
         "never opens its window, and sends PINGs",
         *(Begin(window=1_000, opens=False), Ask("/some?50000"), Pings(20, every=0.2)),
+        limit="write",
+        since=2,
+    ),
+    http2(
+        "never opens its window, and sends PRIORITY, and opens the connection's by a byte",
+        *(Begin(window=1_000, opens=False), Ask("/some?50000")),
+        Again((Send(MOVES_NOTHING),), every=0.2),
         limit="write",
         since=2,
     ),
@@ -312,3 +338,21 @@ LEFT_HTTP2 = (
     ),
 )
 """As `LEFT` of `kinds`: `conform` does not judge them."""
+
+FLOODS = tuple(
+    replace(
+        kinds(Speech("http2"))[name],
+        name=f"HTTP/2: {words}",
+        limit="flood",
+        alone=True,
+        done=True,
+    )
+    for name, words in (
+        ("rapid_reset", "resets 4,000 requests a second"),
+        ("ping_flood", "sends 4,000 PINGs a second"),
+        ("settings_flood", "sends 4,000 SETTINGS a second"),
+    )
+)
+"""Dead ones that `conform` does not judge: what is too much, no limit of time says, and
+they are no good beside others.
+"""

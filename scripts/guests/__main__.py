@@ -2,7 +2,8 @@
 every kind of client at every guest, stock and guarded.
 
 One rule: *what the page says was measured by this command*. The page has a paragraph
-for each guest; every cell is in `out/guests/`, which is no part of the tree.
+for each guest, docs/timeouts.md a table of what holds a stream of HTTP/2; every cell is
+in `out/guests/`, which is no part of the tree.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ KEPT = ROOT / "out" / "guests" / "results.json"
 CELLS = KEPT.with_name("cells.md")
 BEGIN = "<!-- guests: written by `python -m scripts.guests --document`, do not edit -->"
 END = "<!-- end of guests -->"
+STREAMS = ROOT / "docs" / "timeouts.md"
+BEGIN_STREAMS = "<!-- streams: written by `python -m scripts.guests --document`, do not edit -->"
+END_STREAMS = "<!-- end of streams -->"
 COUNT, FEW = 1000, 250
 """Connections after which objects are counted: in the whole, and in the quick half."""
 STOPS_QUICKLY = ("uvicorn, httptools", "uvicorn, httptools, TLS")
@@ -237,11 +241,36 @@ def paragraphs(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+OF_STREAMS = [column.name for column in COLUMNS.values() if "http2" in column.speaks]
+HOLD_STREAMS = [
+    kind
+    for kind in KINDS.values()
+    if kind.speaks == "http2" and kind.world == "limits" and kind.limit
+]
+
+
+def streams(report: dict[str, Any]) -> str:
+    """What is shown of those that hold a connection or a stream of HTTP/2: each dead
+    kind, and how every guest that speaks it ends it.
+    """
+    cells = [report["cells"][column] for column in OF_STREAMS]
+    commits = sorted({report["about"][column]["commit"][:12] for column in OF_STREAMS})
+    names = [name.removesuffix(", HTTP/2") for name in OF_STREAMS]
+    lines = [f"| the client | limit | {' | '.join(names)} |", "|---|---|" + "---|" * len(cells)]
+    for kind in HOLD_STREAMS:
+        name = kind.name.removeprefix("HTTP/2: ")
+        found = " | ".join(each[kind.name] for each in cells)
+        lines.append(f"| {name} | `{kind.limit}` | {found} |")
+    return "\n".join([f"Measured at {', '.join(commits)}.", "", *lines])
+
+
 def document(report: dict[str, Any]) -> None:
-    """Write the paragraphs between the marks of the page. Raises SystemExit: it lacks
-    one.
+    """Write the paragraphs between the marks of the page, and the table of streams once
+    every guest that has them was measured. Raises SystemExit: a page lacks a mark.
     """
     marked.write(PAGE, BEGIN, END, paragraphs(report))
+    if set(OF_STREAMS) <= report["cells"].keys():
+        marked.write(STREAMS, BEGIN_STREAMS, END_STREAMS, streams(report))
 
 
 if __name__ == "__main__":

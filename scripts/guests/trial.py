@@ -28,7 +28,7 @@ from loadgen.conform.kinds import (
     WEBSOCKETS,
 )
 from loadgen.conform.kinds_ends import AGES, OWN_LIMITS, SERVER_ENDS, STOPS, TLS, TUNNELS
-from loadgen.conform.kinds_http2 import HTTP2, LEFT_HTTP2
+from loadgen.conform.kinds_http2 import FLOODS, HTTP2, LEFT_HTTP2
 from loadgen.conform.subject import ROUTES, SPOKEN, Limit, Subject, fitted
 from loadgen.plan.acts import At, Kind
 from loadgen.playing.client import OWN_LAG, PATIENCE, Address, Seen
@@ -42,7 +42,8 @@ from .lengths import LENGTHS
 SUBJECT = Subject(
     ("", 0),
     speaks=frozenset(SPOKEN),
-    limits={name: Limit(each) for name, each in LENGTHS.items()} | {"max_age": Limit(LIMIT)},
+    limits={name: Limit(each) for name, each in LENGTHS.items()}
+    | {"max_age": Limit(LIMIT), "flood": Limit(LIMIT)},
     tick=TICK,
     routes={name: name for name in (*ROUTES, "/tell?", "/told?", "/fork?")},
 )
@@ -57,6 +58,7 @@ _ALL = (
     *WEBSOCKETS,
     *LINES,
     *HTTP2,
+    *FLOODS,
     *TUNNELS,
     *TLS,
     *STOPS,
@@ -237,7 +239,7 @@ async def tried(
     async with control() as lag:
         for _ in range(tries):
             together = [kind for kind in todo if not kind.alone]
-            for group in (together, [kind for kind in todo if kind.alone]):
+            for group in (together, *([kind] for kind in todo if kind.alone)):
                 if group:
                     cells = await at_both(group, stock, guarded, lag, coarse)
                     found |= {cell.kind.name: cell for cell in cells}

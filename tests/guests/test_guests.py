@@ -18,7 +18,21 @@ from loadgen.conform.judge import End, judged
 from loadgen.conform.kinds import LEFT, LEFT_OTHERS
 from loadgen.plan.acts import Kind
 from loadgen.playing.play import played
-from scripts.guests.__main__ import BEGIN, END, PAGE, measured, paragraphs
+from scripts import marked
+from scripts.guests.__main__ import (
+    BEGIN,
+    BEGIN_STREAMS,
+    END,
+    END_STREAMS,
+    HOLD_STREAMS,
+    OF_STREAMS,
+    PAGE,
+    STREAMS,
+    measured,
+    paragraphs,
+    said,
+    streams,
+)
 from scripts.guests.apps.programs import answer_to, line_answer
 from scripts.guests.columns import COLUMNS
 from scripts.guests.lengths import LENGTHS
@@ -75,7 +89,11 @@ def test_a_cell_says_which_longer_limit_has_ended_a_client():
 
 def test_no_two_limits_are_as_long_and_each_has_one():
     assert len(set(LENGTHS.values())) == len(LENGTHS)
-    assert {kind.limit for kind in KINDS.values() if kind.world == "limits"} <= {"", *LENGTHS}
+    assert {kind.limit for kind in KINDS.values() if kind.world == "limits"} <= {
+        "",
+        "flood",
+        *LENGTHS,
+    }
 
 
 def _answer(asked: bytes) -> bytes:
@@ -168,3 +186,19 @@ def test_the_page_has_a_paragraph_for_each_guest_and_keeps_those_of_the_others()
     changed = paragraphs(report)
     assert changed.count("\n- **") == written.count("\n- **")
     assert "red is *goes*" in " ".join(changed.split())
+
+
+def test_the_page_has_a_row_for_each_client_that_holds_a_stream():
+    told = cell(HOLD_STREAMS[0], End(None), End(None, 1.4, 1.4, how="RST_STREAM"))
+    cells = {kind.name: said(told) for kind in HOLD_STREAMS}
+    report = {
+        "cells": dict.fromkeys(OF_STREAMS, cells),
+        "about": {column: {"commit": "c" * 40} for column in OF_STREAMS},
+    }
+    made, shown = streams(report), marked.read(STREAMS, BEGIN_STREAMS, END_STREAMS)
+    assert made.count("| 1.4 s, RST_STREAM") == len(HOLD_STREAMS) * len(OF_STREAMS)
+    rows = [
+        [line.split(" | ")[:2] for line in text.splitlines() if line.startswith("| ")]
+        for text in (made, shown)
+    ]
+    assert rows[0] == rows[1]

@@ -29,8 +29,10 @@ FAULTS = {
     "never acks a PING": r"sends a PING every 100 ms",
     "holds half a preface": r"sends half a preface",
     "refuses a preface in two pieces": r"two pieces|half a preface",
-    "holds a block of headers": r"begins a block",
+    "holds a block of headers": r"begins a block|drips a block",
+    "counts a block of headers from its last frame": r"drips a block",
     "holds half the body of a stream": r"half a body|no body",
+    "takes empty DATA for a body": r"empty DATA",
     "bounds the body of a stream as a whole": r"body in pieces|uploads|padded",
     "takes trailers for an error": r"trailers",
     "never opens a window": r"uploads",
@@ -176,7 +178,9 @@ class Streams:
         ):
             kind, flags = self.raw[3:5]
             if kind in (1, 9):
-                self.block = None if flags & 4 else self.block or self.loop.time()
+                anew = self.has("counts a block of headers from its last frame")
+                since = self.loop.time() if anew else self.block or self.loop.time()
+                self.block = None if flags & 4 else since
             if kind == 6:
                 self.pinged = self.loop.time()
             del self.raw[: 9 + size]
@@ -236,7 +240,8 @@ class Streams:
                 self.h2.acknowledge_received_data(event.flow_controlled_length, number)
             if stream is not None:
                 stream.body += event.data
-                stream.came.set()
+                if event.data or self.has("takes empty DATA for a body"):
+                    stream.came.set()
         elif isinstance(event, h2.events.TrailersReceived):
             if self.has("takes trailers for an error"):
                 self.reset(number)

@@ -35,6 +35,7 @@ from tests.helpers.http2_clients import (
     MUCH,
     SETTINGS,
     SPEECH,
+    STREAM_RESET,
     Http2,
     played,
 )
@@ -85,6 +86,12 @@ def test_a_client_that_gives_nothing_is_ended_by_its_timeout(server: Here) -> No
         assert (ended.how, ENDS[ended.kind] in ended.said) == ("closed", True), ended
         assert ended.borne is not None
         assert LIMIT <= ended.borne <= LIMIT + LATE, ended
+
+
+def test_a_stream_whose_body_drips_is_reset_by_the_least_rate(tmp_path: Path) -> None:
+    with hypercorn("asyncio", tmp_path / "log") as running:  # on trio least rates do not hold
+        (ended,) = played(running.target, "dripped_body", patience=5 + LIMIT + LATE)
+    assert (ended.how, ended.said) == ("closed", STREAM_RESET)
 
 
 def test_keep_alive_counts_from_the_last_answer(server: Here) -> None:
