@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ..plan.acts import Drip, Kind, Pings, Want
 from ..playing.client import OWN_LAG, Seen
 
-HELD = "held"
+HELD, HIDDEN = "held", "ended unseen"
 FRAMES = ("GOAWAY", "RST_STREAM")
 
 
@@ -27,6 +27,7 @@ class End:
         doubt: Why this proves nothing; "" if it does.
         about: What it heard, for people.
         how: The frame of HTTP/2 that ended it; "": none did.
+        behind: Whether it was ended, and its own full window hid when.
     """
 
     kept: bool | None
@@ -36,6 +37,7 @@ class End:
     doubt: str = ""
     about: str = ""
     how: str = ""
+    behind: bool = False
 
     @property
     def words(self) -> str:
@@ -43,7 +45,7 @@ class End:
         if self.kept is not None:
             return "kept" if self.kept else "lost"
         if self.after is None:
-            return HELD
+            return HIDDEN if self.behind else HELD
         said = str(self.says) if self.says >= 400 else self.how
         return f"{self.after:.1f} s" + (f", {said}" if said else "")
 
@@ -65,7 +67,7 @@ def judged(kind: Kind, seen: Seen, stop: float = 0.0) -> End:
     says = statuses[-1] if statuses else 0
     since = len(kind.acts) if kind.since is None else kind.since
     if seen.ended is None:
-        return End(kept=None, says=says, doubt=doubt, about=about)
+        return End(kept=None, says=says, doubt=doubt, about=about, behind=seen.behind)
     how = seen.how.partition(" ")[0] if seen.how.startswith(FRAMES) else ""
     if len(seen.marks) <= since:
         drips = since and isinstance(kind.acts[since - 1], Drip | Pings)

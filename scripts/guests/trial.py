@@ -120,7 +120,7 @@ class Cell:
             lost = not guarded.kept and stock.kept and not guarded.doubt
             return f"lost what stock keeps: {guarded.about}" if lost else ""
         if guarded.after is None:
-            return "held beyond its limit"
+            return "" if guarded.behind else "held beyond its limit"
         limit = LENGTHS.get(kind.limit, LIMIT)
         most = self.limit + self.late + self.lag
         if kind.world == "stop" and stock.after is not None:  # it waits for some, and then for us

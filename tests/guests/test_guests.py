@@ -79,6 +79,13 @@ def test_a_dead_client_is_ended_in_its_time(after, worse):
     assert bool(cell(DIES, End(kept=None), ended).wrong) is worse
 
 
+def test_a_client_whose_own_window_hides_its_end_is_not_held():
+    hidden = End(kept=None, behind=True)
+    assert hidden.words == "ended unseen"
+    assert not cell(DIES, End(kept=None), hidden).wrong
+    assert cell(DIES, End(kept=None), End(kept=None)).wrong
+
+
 def test_a_cell_says_which_longer_limit_has_ended_a_client():
     ended = End(kept=None, after=LENGTHS["keep_alive"] + 0.1, early=LENGTHS["keep_alive"] + 0.1)
     red = Cell(DIES, End(kept=None), ended, lag=0.0, late=COARSE)
