@@ -1,5 +1,5 @@
 """Clients of which most leave before their answer, at random instants and in all
-manners.
+manners: the load generator's, so that nothing of what is judged judges.
 """
 
 from __future__ import annotations
@@ -7,11 +7,14 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import socket
 from dataclasses import dataclass, field
 from typing import Any
 
-from reaper.driver.sockets import reset_on_close
+from loadgen.conform.judge import judged
+from loadgen.plan.acts import Kind, Reset, Rest, Send, Shut, Want
+from loadgen.plan.requests import get
+from loadgen.playing.client import Address
+from loadgen.playing.play import played
 
 PATIENCE = 90.0
 """Seconds that a client that stays waits for its answer."""
@@ -38,9 +41,7 @@ class Outcome:
     wrong: list[str] = field(default_factory=list)
 
 
-async def leave(
-    host: str, port: int, count: int, at_once: int, longest: float, seed: int
-) -> Outcome:
+async def leave(address: Address, count: int, at_once: int, longest: float, seed: int) -> Outcome:
     """Have *count* clients ask for `/work`, *at_once* at a time.
 
     Of ten, one stays, one sends a FIN and waits, and eight leave at an instant drawn
@@ -52,7 +53,7 @@ async def leave(
 
     async def client(number: int) -> None:
         async with turn:
-            await _client(outcome, host, port, number, chance.random() * longest)
+            await _client(outcome, address, number, chance.random() * longest)
 
     async with asyncio.TaskGroup() as group:
         for number in range(count):
@@ -60,56 +61,41 @@ async def leave(
     return outcome
 
 
-async def _client(outcome: Outcome, host: str, port: int, number: int, patience: float) -> None:
-    reader, writer = await asyncio.open_connection(host, port)
-    manner = number % 10
-    try:
-        writer.write(f"GET /work?n={number} HTTP/1.1\r\nhost: h\r\n\r\n".encode())
-        if manner < 2:
-            if manner == 1:
-                outcome.waited += 1
-                writer.write_eof()
-            else:
-                outcome.stayed += 1
-            said = await _answer(reader)
-            if said.endswith(str(number).encode()):
-                outcome.answered += manner == 0
-                outcome.heard += manner == 1
-            elif len(outcome.wrong) < 5:
-                outcome.wrong.append(f"{number}: {said[-80:]!r}")
-            return
-        try:
-            await asyncio.wait_for(reader.read(1), patience)
-            outcome.early += 1
-        except TimeoutError:
-            outcome.left += 1
-        if manner % 2:
-            found: socket.socket = writer.get_extra_info("socket")
-            reset_on_close(found)
-    finally:
-        writer.close()
+def kind_of(number: int, patience: float) -> Kind:
+    """What the client with that *number* does, *patience* seconds at most if it
+    leaves.
+    """
+    asks, mine = Send(get(f"/work?n={number}")), Want(str(number).encode())
+    match number % 10:
+        case 0:
+            return Kind(name="stays", acts=(asks,), answers=(mine,))
+        case 1:
+            return Kind(name="half-closes, and waits", acts=(asks, Shut()), answers=(mine,))
+        case manner:
+            ends = (Reset(),) if manner % 2 else ()
+            return Kind(name="leaves", acts=(asks, *ends, Rest(patience)))
 
 
-async def _answer(reader: asyncio.StreamReader) -> bytes:
-    """All of one answer, or what came of it."""
-    said = b""
-    try:
-        async with asyncio.timeout(PATIENCE):
-            head = await reader.readuntil(b"\r\n\r\n")
-            while head.startswith(b"HTTP/1.1 100"):
-                head = await reader.readuntil(b"\r\n\r\n")
-            for line in head.lower().split(b"\r\n"):
-                if line.startswith(b"content-length:"):
-                    said = await reader.readexactly(int(line.partition(b":")[2]))
-    except (OSError, EOFError, TimeoutError) as error:
-        return repr(error).encode()
-    return said
+async def _client(outcome: Outcome, address: Address, number: int, patience: float) -> None:
+    kind = kind_of(number, patience)
+    seen = await played(kind, address, PATIENCE)
+    if not kind.answers:
+        outcome.early += bool(seen.data)
+        outcome.left += not seen.data
+        return
+    end, stays = judged(kind, seen), kind.name == "stays"
+    outcome.stayed += stays
+    outcome.waited += not stays
+    if end.kept:
+        outcome.answered += stays
+        outcome.heard += not stays
+    elif len(outcome.wrong) < 5:
+        outcome.wrong.append(f"{number}: {end.about}")
 
 
-async def state_of(host: str, port: int) -> dict[str, Any]:
+async def state_of(address: Address) -> dict[str, Any]:
     """What the application says of its requests."""
-    reader, writer = await asyncio.open_connection(host, port)
-    writer.write(b"GET /state HTTP/1.1\r\nhost: h\r\n\r\n")
-    found: dict[str, Any] = json.loads(await _answer(reader))
-    writer.close()
+    asks = Kind(name="looks", acts=(Send(get("/state")),), answers=(Want(None),))
+    ((_, said),) = (await played(asks, address, PATIENCE)).answers
+    found: dict[str, Any] = json.loads(said)
     return found

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
-import socket
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from reaper.driver.sockets import reset_on_close
+from loadgen.conform.judge import judged
+from loadgen.plan.acts import Act, Kind, Reset, Rest, Send, Shut, Want
+from loadgen.plan.requests import get
+from loadgen.playing.client import Address, Seen
+from loadgen.playing.play import played
 from scripts.leaving.long import BODY, LONG
 from scripts.serving import Server, free_port, serving, stock
 
@@ -24,28 +27,22 @@ LEFT_AFTER = 1.0
 RAN = re.compile(r"^(/\w+) ran for ([\d.]+)$", re.MULTILINE)
 
 
-def _close(client: socket.socket) -> None:
-    client.close()
-
-
-def _reset(client: socket.socket) -> None:
-    reset_on_close(client)
-    client.close()
-
-
-def _half_close(client: socket.socket) -> None:
-    client.shutdown(socket.SHUT_WR)
-
-
-MANNERS: dict[str, Callable[[socket.socket], None]] = {
-    "/closes": _close,
-    "/resets": _reset,
-    "/waits": _half_close,
+ASKED: dict[str, tuple[Act, ...]] = {
+    "/closes": (Rest(LEFT_AFTER),),
+    "/resets": (Reset(), Rest(LEFT_AFTER)),
+    "/waits": (Rest(LEFT_AFTER), Shut()),
+}
+"""What each client does after it has asked for that path."""
+KINDS = {
+    path: Kind(
+        name=path, acts=(Send(get(path)), *more), answers=(Want(BODY),) if path == "/waits" else ()
+    )
+    for path, more in ASKED.items()
 }
 
 
 def measured(name: str, abandoned: str) -> tuple[dict[str, float], bool]:
-    """Seconds that the handler ran for each of `MANNERS`, and whether the client that
+    """Seconds that the handler ran for each of `KINDS`, and whether the client that
     waits after its FIN had its answer.
 
     Args:
@@ -65,30 +62,20 @@ def measured(name: str, abandoned: str) -> tuple[dict[str, float], bool]:
         tempfile.TemporaryDirectory() as folder,
         serving([*words, where], Path(folder) / "log", port=port, environment=environment) as at,
     ):
-        heard = b""
+        waits = asyncio.run(_played(at.address))["/waits"]
+        return _ran(at), bool(judged(KINDS["/waits"], waits).kept)
 
-        def client(path: str, leave: Callable[[socket.socket], None]) -> None:
-            nonlocal heard
-            with socket.create_connection(at.address, timeout=60) as asking:
-                asking.sendall(b"GET %s HTTP/1.1\r\nhost: h\r\n\r\n" % path.encode())
-                time.sleep(LEFT_AFTER)
-                leave(asking)
-                if leave is _half_close:
-                    heard = b"".join(iter(lambda: asking.recv(1000), b""))
 
-        threads = [threading.Thread(target=client, args=each) for each in MANNERS.items()]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return _ran(at), heard.endswith(BODY)
+async def _played(address: Address) -> dict[str, Seen]:
+    found = await asyncio.gather(*(played(kind, address, 60.0) for kind in KINDS.values()))
+    return dict(zip(KINDS, found, strict=True))
 
 
 def _ran(server: Server) -> dict[str, float]:
     until = time.monotonic() + 3 * LONG
     while True:
         found = {path: float(ran) for path, ran in RAN.findall(server.log.read_text())}
-        if len(found) == len(MANNERS) or time.monotonic() > until:
+        if len(found) == len(KINDS) or time.monotonic() > until:
             return found
         time.sleep(0.1)
 

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from loadgen.playing.client import Address
 from scripts.leaving.applications import DATABASE, QUERY, WORK
 from scripts.leaving.clients import leave, state_of
 from scripts.leaving.postgres import postgres
@@ -59,9 +60,8 @@ def tried(
         if application == "postgresql":
             environment[DATABASE] = stack.enter_context(postgres())
         running = stack.enter_context(serving(command, log, port=port, environment=environment))
-        host, port = running.address
-        outcome = asyncio.run(leave(host, port, clients, at_once, 1.2 * WORK, seed))
-        state = asyncio.run(_settled(host, port))
+        outcome = asyncio.run(leave(running.address, clients, at_once, 1.2 * WORK, seed))
+        state = asyncio.run(_settled(running.address))
     said = log.read_text()
     return {
         "application": application,
@@ -73,11 +73,11 @@ def tried(
     }
 
 
-async def _settled(host: str, port: int) -> dict[str, Any]:
+async def _settled(address: Address) -> dict[str, Any]:
     """The state of the application once no request is under way any more."""
     until = time.monotonic() + 120
     while True:
-        state = await state_of(host, port)
+        state = await state_of(address)
         over = state["begun"] == state["done"] + state["cancelled"] + state["failed"]
         if over or time.monotonic() > until:
             return state
