@@ -37,11 +37,13 @@ async def played(
     stop: float = 0.0,
     tls: wire.Tls | None = None,
     authority: str = Client.authority,
+    seen: Seen | None = None,
 ) -> Seen:
     """A client of *kind*, from its connect to its end; it comes *after* so many
     seconds. *stop*: when the server is told to stop, by the loop's clock; *tls*: how
-    TLS is spoken, None: only by who speaks nothing else. Raises OSError: it cannot
-    connect, a TimeoutError if nobody says so.
+    TLS is spoken, None: only by who speaks nothing else; *seen*: where it keeps what it
+    sees, for who looks on while it plays. Raises OSError: it cannot connect, a
+    TimeoutError if nobody says so.
     """
     loop = asyncio.get_running_loop()
     await asyncio.sleep(after)
@@ -59,6 +61,7 @@ async def played(
         raise
     client = client_of(kind, sock, stop, tls)
     client.authority = authority
+    client.seen = client.seen if seen is None else seen
     try:
         if isinstance(client, Tls):
             async with asyncio.timeout(max(patience, PATIENCE)):

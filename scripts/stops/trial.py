@@ -18,6 +18,12 @@ from pathlib import Path
 
 import psutil
 
+from loadgen.conform.judge import judged
+from loadgen.plan.acts import Kind, Send, Until, Want
+from loadgen.plan.requests import get
+from loadgen.playing import client
+from loadgen.playing.play import played
+
 from ..serving import ROOT, Server, free_port, stock
 from . import words
 
@@ -34,21 +40,42 @@ RELOADS = {
 }
 """The flags of those that start anew when a file has changed."""
 
-STREAMS = "/events"
+STREAMS, SOCKETS = "/events", "/ws"
 ANSWERS = ("/slow", "/download")
 UPGRADE = (
-    b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
-    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+    *("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13"),
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
 )
 LAST_CHUNK = b"\r\n0\r\n\r\n"
 RESTART = 1012
 """The code with which a WebSocket is closed because its server restarts."""
 CLOSES = b"\x88"
 """The first byte of a closing frame; the code is in the third and the fourth."""
+OPEN = {
+    STREAMS: (Send(get(STREAMS)), Until(text=words.TICK)),
+    SOCKETS: (Send(get(SOCKETS, *UPGRADE)), Until(text=b"\r\n\r\n")),
+    **{path: (Send(get(path)),) for path in ANSWERS},
+}
+"""What each client has done when it is there."""
+TOLD = {STREAMS: (Until(text=words.LAST),)}
+"""What it hears then."""
+KINDS = {
+    path: Kind(name=path, acts=(*acts, *TOLD.get(path, ())), limit="a stop")
+    for path, acts in OPEN.items()
+}
+"""The clients, by what they ask for; each hears all until the server ends its
+connection: a WebSocket's does not say goodbye.
+"""
+ASKS = Kind(
+    name="asks",
+    acts=(Send(get("/", "Connection: close")),),
+    answers=(Want(None, ends=words.WHOLE),),
+)
 AT_A_TIME = 100
 """Connections that are opened together."""
 LOOK = 0.02
 """Seconds between two looks at the server."""
+FOREVER = 3600.0
 
 
 def command_of(server: str, port: int, *flags: str, guarded: bool) -> list[str]:
@@ -63,32 +90,42 @@ def command_of(server: str, port: int, *flags: str, guarded: bool) -> list[str]:
 
 @dataclass
 class Heard:
-    """What one client heard.
-
-    Attributes:
-        told, ended: Instants of the loop's clock: the last event came; the connection
-            ended. None: it did not.
-        whole: Whether what was promised came to its proper end: the last chunk, or a
-            closing frame.
-        code: Of that frame; 0 if there is none.
-        reset: Whether the connection was reset.
-    """
+    """What the client that asked for *path* heard."""
 
     path: str
-    data: bytes = b""
-    told: float | None = None
-    ended: float | None = None
-    reset: bool = False
+    seen: client.Seen = field(default_factory=client.Seen)
+
+    @property
+    def data(self) -> bytes:
+        """All that came."""
+        return self.seen.data
+
+    @property
+    def told(self) -> float | None:
+        """The instant, by the loop's clock, at which a stream was told; None: it was
+        not.
+        """
+        there = len(OPEN[self.path]) + 1
+        return self.seen.marks[there][1] if len(self.seen.marks) > there else None
+
+    @property
+    def ended(self) -> float | None:
+        """The same of the end of its connection."""
+        return self.seen.ended
 
     @property
     def whole(self) -> bool:
-        if self.path == "/ws":
+        """Whether what was promised came to its proper end: the last chunk, or a
+        closing frame.
+        """
+        if self.path == SOCKETS:
             return self.code > 0
         proper = self.data.endswith(LAST_CHUNK)
         return proper and (self.path == STREAMS or words.WHOLE in self.data)
 
     @property
     def code(self) -> int:
+        """Of that frame; 0 if there is none."""
         frames = self.data.partition(b"\r\n\r\n")[2]
         return int.from_bytes(frames[2:4], "big") if frames.startswith(CLOSES) else 0
 
@@ -144,38 +181,19 @@ class Seen:
 
 
 async def listen(
-    address: tuple[str, int], path: str, ready: asyncio.Semaphore
-) -> tuple[Heard, asyncio.Task[None]]:
-    """A client that asks for *path* and hears all until the server ends its connection.
-    Returns when its stream or WebSocket is open, or its request is sent.
+    address: client.Address, path: str, ready: asyncio.Semaphore
+) -> tuple[Heard, asyncio.Task[client.Seen]]:
+    """A client that asks for *path*. Returns when its stream or WebSocket is open, or
+    its request is sent.
     """
     heard = Heard(path)
     async with ready:
-        reader, writer = await asyncio.open_connection(*address)
-        more = UPGRADE if path == "/ws" else b""
-        writer.write(b"GET %s HTTP/1.1\r\nHost: x\r\n%s\r\n" % (path.encode(), more))
-        if path in (STREAMS, "/ws"):
-            begins = words.TICK if path == STREAMS else b"\r\n\r\n"
-            while begins not in heard.data:
-                data = await reader.read(65536)
-                if not data:
-                    raise RuntimeError(f"{path}: closed after {heard.data[-200:]!r}")
-                heard.data += data
-
-    async def until_the_end() -> None:
-        clock = asyncio.get_running_loop().time
-        try:
-            while data := await reader.read(65536):
-                heard.data += data
-                if words.LAST in data:
-                    heard.told = clock()
-            heard.ended = clock()
-        except ConnectionError:
-            heard.reset, heard.ended = True, clock()
-        finally:
-            writer.close()
-
-    return heard, asyncio.create_task(until_the_end())
+        task = asyncio.create_task(played(KINDS[path], address, FOREVER, seen=heard.seen))
+        while len(heard.seen.marks) <= len(OPEN[path]):
+            if task.done():
+                raise RuntimeError(f"{path}: closed after {task.result().data[-200:]!r}")
+            await asyncio.sleep(LOOK)
+    return heard, task
 
 
 async def stopped(
@@ -198,13 +216,13 @@ async def stopped(
     """
     clock = asyncio.get_running_loop().time
     seen, ready = Seen(), asyncio.Semaphore(AT_A_TIME)
-    wanted = [STREAMS] * streams + ["/ws"] * sockets
+    wanted = [STREAMS] * streams + [SOCKETS] * sockets
     opened = list(await asyncio.gather(*(listen(server.address, path, ready) for path in wanted)))
     opened += [
         await listen(server.address, path, ready) for path in ANSWERS for _ in range(answers)
     ]
     for heard, _ in opened:
-        of = {STREAMS: seen.streams, "/ws": seen.sockets}.get(heard.path, seen.answers)
+        of = {STREAMS: seen.streams, SOCKETS: seen.sockets}.get(heard.path, seen.answers)
         of.append(heard)
     await asyncio.sleep(0.5)
     pids = _tree(server.pid)
@@ -267,14 +285,8 @@ def kept_waiting(pid: int) -> float:
 
 
 async def _answers(server: Server) -> bool:
-    with suppress(OSError, TimeoutError):
-        async with asyncio.timeout(0.5):
-            reader, writer = await asyncio.open_connection(*server.address)
-            try:
-                writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-                return words.WHOLE in await reader.read(-1)
-            finally:
-                writer.close()
+    with suppress(OSError):
+        return bool(judged(ASKS, await played(ASKS, server.address, 0.5)).kept)
     return False
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from loadgen.playing.client import Seen as Played
 from scripts.campaign import trouble
 from scripts.campaign.trouble import BINS, OFF, histogram, off
 from scripts.serving import free_port, serving
@@ -109,7 +110,8 @@ def test_ends_that_are_off_are_not_judged_if_the_machine_kept_the_server_waiting
         ends = [max(number / streams * window, late) for number in range(streams)]
         whole = stops.LAST_CHUNK
         return stops.Seen(
-            streams=[stops.Heard(stops.STREAMS, whole, ended=each) for each in ends], kept=kept
+            streams=[stops.Heard(stops.STREAMS, Played(data=whole, ended=each)) for each in ends],
+            kept=kept,
         )
 
     monkeypatch.setattr(trouble, "_spread", spread)
