@@ -2,7 +2,9 @@
 for clients.
 
 One rule: *the table of docs/run.md is what this room measured*; no figure there is
-typed by hand.
+typed by hand. They are no kinds of `loadgen.conform`, though its clients play them:
+half of the programs speak no HTTP, and what is tried is what `reaper run` does around a
+process: its stop, its reload, its exit status.
 
     asks        what is sent to a program, by protocol
     declared    the programs: how each is installed, started, asked, stopped and

@@ -1,26 +1,15 @@
-"""What is sent to a program, by protocol; which answer is whole."""
+"""What is sent to a program, by protocol; when its answer is there."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 
-Whole = Callable[[bytes], bool]
-"""Whether what has come so far is the whole answer."""
-
-
-def ends(*last: bytes) -> Whole:
-    """True once the answer ends with one of *last*."""
-    return lambda found: found.endswith(last)
-
-
-def has(part: bytes) -> Whole:
-    """True once *part* is in the answer."""
-    return lambda found: part in found
+from loadgen.plan.requests import frame
+from loadgen.plan.requests import get as request
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +18,12 @@ class Ask:
 
     Attributes:
         sent: Its bytes, all at once.
-        whole: Whether the answer is.
+        whole: What is in an answer that is whole.
         starts: What is in an answer that has begun; of an answer that pauses.
     """
 
     sent: bytes
-    whole: Whole
+    whole: bytes
     starts: bytes = b""
 
     def bytes_for(self, slow: float) -> bytes:
@@ -53,33 +42,28 @@ class Asks:
         drip: Is sent byte by byte; more of it than is ever needed.
         slow: Is answered after SLOW seconds, with nothing in between.
         pauses: Is answered by halves, SLOW seconds apart.
-        farewell: How a message begins by which the server closes, before it ends the
-            connection.
+        speaks: What `loadgen.plan` calls it; `websocket`: a message may be the server's
+            goodbye.
     """
 
     now: Ask
     drip: bytes
     slow: Ask | None = None
     pauses: Ask | None = None
-    farewell: bytes = b""
+    speaks: str = "lines"
 
 
-def get(path: str, whole: Whole, starts: bytes = b"") -> Ask:
+def get(path: str, whole: bytes, starts: bytes = b"") -> Ask:
     """A GET of HTTP/1.1."""
-    return Ask(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode(), whole, starts)
+    return Ask(request(path), whole, starts)
 
 
-HALVES = get("/pause", has(b"last"), b"first")
+HALVES = get("/pause", b"last", b"first")
 DRIPPED = b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"x" * 1000
-OK = ends(b"\r\nok", b"\r\nok\r\n0\r\n\r\n")
+OK = b"\r\nok"
 HTTP = Asks(get("/", OK), DRIPPED, get("/slow", OK), HALVES)
-PAGES = Asks(get("/", has(b"\r\n\r\n")), DRIPPED)
+PAGES = Asks(get("/", b"\r\n\r\n"), DRIPPED)
 """HTTP of a program that has no slow answer; a head is enough of an answer."""
-
-
-def _frame(text: bytes) -> bytes:
-    """A text message of a WebSocket's client, masked with zeros."""
-    return bytes([0x81, 0x80 | len(text), 0, 0, 0, 0]) + text
 
 
 _UPGRADE = (
@@ -87,29 +71,29 @@ _UPGRADE = (
     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
 )
 WEBSOCKET = Asks(
-    Ask(_UPGRADE + _frame(b"now"), ends(b"\x81\x02ok")),
+    Ask(_UPGRADE + frame(b"now"), b"\x81\x02ok"),
     DRIPPED,
-    Ask(_UPGRADE + _frame(b"slow"), has(b"\x81\x02ok")),
-    farewell=b"\x88",
+    Ask(_UPGRADE + frame(b"slow"), b"\x81\x02ok"),
+    speaks="websocket",
 )
 REDIS = Asks(
-    Ask(b"PING\r\n", ends(b"+PONG\r\n")),
+    Ask(b"PING\r\n", b"+PONG\r\n"),
     b"SET key " + b"x" * 1000,
-    Ask(b"BLPOP nothing {slow}\r\n", has(b"*-1\r\n")),
+    Ask(b"BLPOP nothing {slow}\r\n", b"*-1\r\n"),
 )
-MEMCACHED = Asks(Ask(b"version\r\n", ends(b"\r\n")), b"get " + b"x" * 200)
+MEMCACHED = Asks(Ask(b"version\r\n", b"\r\n"), b"get " + b"x" * 200)
 SMTP = Asks(
-    Ask(b"HELO localhost\r\n", lambda found: found.count(b"\r\n") >= 2),
+    Ask(b"HELO localhost\r\n", b"\r\n250 "),
     b"HELO " + b"x" * 400,
     Ask(
         b"HELO localhost\r\nMAIL FROM:<a@localhost>\r\nRCPT TO:<b@localhost>\r\nDATA\r\nx\r\n.\r\n",
-        has(b"250 kept"),
+        b"250 kept",
     ),
 )
-FTP = Asks(Ask(b"USER anonymous\r\n", has(b"\r\n331 ")), b"USER " + b"x" * 1000)
-SSH = Asks(Ask(b"SSH-2.0-client\r\n", has(b"SSH-2.0-")), b"SSH-2.0-" + b"x" * 200)
+FTP = Asks(Ask(b"USER anonymous\r\n", b"\r\n331 "), b"USER " + b"x" * 1000)
+SSH = Asks(Ask(b"SSH-2.0-client\r\n", b"SSH-2.0-"), b"SSH-2.0-" + b"x" * 200)
 MQTT = Asks(
-    Ask(b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01x", ends(b"\x20\x02\x00\x00")),
+    Ask(b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01x", b"\x20\x02\x00\x00"),
     b"\x10\xff\x01\x00\x04MQTT\x04\x02\x00\x00\x00\xf0" + b"x" * 240,
 )
 
@@ -121,9 +105,9 @@ def _postgres(*query: bytes) -> bytes:
 
 
 POSTGRES = Asks(
-    Ask(_postgres(), has(b"Z\0\0\0\x05I")),
+    Ask(_postgres(), b"Z\0\0\0\x05I"),
     struct.pack(">ii", 500, 196608) + b"user\0" + b"x" * 480,
-    Ask(_postgres(b"select pg_sleep({slow})"), has(b"SELECT 1\0")),
+    Ask(_postgres(b"select pg_sleep({slow})"), b"SELECT 1\0"),
 )
 
 
@@ -141,8 +125,8 @@ def _http2(path: str) -> bytes:
 
 
 GRPC = Asks(
-    Ask(_http2(""), has(b"\x00\x04\x01\x00\x00\x00\x00")),  # the acknowledgement of our SETTINGS
+    Ask(_http2(""), b"\x00\x04\x01\x00\x00\x00\x00"),  # the acknowledgement of our SETTINGS
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\x03\xe8\x04\0\0\0\0\0" + b"\0" * 1000,
-    Ask(_http2("/answers.Answers/slow"), has(b"\0\0\0\0\x02ok")),
-    Ask(_http2("/answers.Answers/pause"), has(b"last"), b"first"),
+    Ask(_http2("/answers.Answers/slow"), b"\0\0\0\0\x02ok"),
+    Ask(_http2("/answers.Answers/pause"), b"last", b"first"),
 )

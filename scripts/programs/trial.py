@@ -21,6 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from loadgen.plan.acts import Act, Drip, Kind, Send, Until
+from loadgen.playing.play import played
+
 from ..serving import DidNotStart, Server, free_port, serving, tree
 from ..tools import Missing
 from .asks import Ask
@@ -29,6 +32,7 @@ from .installing import path_with
 
 APPS = Path(__file__).resolve().parent / "apps"
 BACKEND = [sys.executable, str(APPS / "programs.py"), "aiohttp"]
+HOST = "127.0.0.1"
 DRIP = 0.4
 """Seconds between two bytes of a client that drips."""
 BEGUN = 1.0
@@ -188,83 +192,30 @@ async def _answers(port: int, ask: Ask, limits: Limits) -> None:
         await asyncio.sleep(0.2)
 
 
-async def _read(
-    reader: asyncio.StreamReader, enough: Callable[[bytes], bool], until: float
-) -> tuple[bytes, str, float]:
-    """Read until *enough* of what has come, the end, or the instant *until*.
-
-    Returns what has come; `enough`, `closed` or `open`; the instant of the last byte,
-    0.0 if none.
-    """
-    found, last = b"", 0.0
-    try:
-        async with asyncio.timeout(until - time.monotonic()):
-            while not enough(found):
-                data = await reader.read(65536)
-                if not data:
-                    return found, "closed", last
-                found, last = found + data, time.monotonic()
-    except TimeoutError:
-        return found, "open", last
-    except OSError:
-        return found, "closed", last
-    return found, "enough", last
-
-
-def starts(farewell: bytes) -> Callable[[bytes], bool]:
-    """Whether what has come begins with *farewell*."""
-    return lambda found: found.startswith(farewell)
-
-
-def _never(_: bytes) -> bool:
-    return False
-
-
-async def _connected(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    return await asyncio.open_connection("127.0.0.1", port)
-
-
 async def closes(
-    port: int, limits: Limits, *, drip: bytes = b"", ask: Ask | None = None, farewell: bytes = b""
+    port: int, limits: Limits, *, drip: bytes = b"", ask: Ask | None = None, speaks: str = "lines"
 ) -> Seen:
     """When a client is closed: {"is": "closed", "s": seconds}, or `open`, or `no
     answer`.
 
-    The seconds count from the last byte of the answer to *ask*; without one, from
-    connect(2). Bytes of *drip* are sent one by one. A message that begins with
-    *farewell* is a close. It waits as long as the window says.
+    The seconds count from the answer to *ask*; without one, from connect(2). Bytes of
+    *drip* are sent one by one. The goodbye of what *speaks* `websocket` is a close. It
+    waits as long as the window says.
     """
+    acts: tuple[Act, ...] = (Drip(drip, DRIP),) if drip else ()
+    if ask is not None:
+        acts = Send(ask.bytes_for(limits.slow)), Until(text=ask.whole)
+    since = 0 if drip else None
+    kind = Kind(name="is closed", speaks=speaks, acts=acts, limit="any", since=since)
     try:
-        reader, writer = await _connected(port)
+        seen = await played(kind, (HOST, port), limits.window)
     except OSError:
         return {"is": "refused"}
-    began = time.monotonic()
-    until = began + limits.window
-    dripping = asyncio.create_task(_drip(writer, drip)) if drip else None
-    try:
-        if ask is not None:
-            writer.write(ask.bytes_for(limits.slow))
-            _, how, began = await _read(reader, ask.whole, until)
-            if how != "enough":
-                return {"is": "no answer"}
-        _, how, last = await _read(reader, starts(farewell) if farewell else _never, until)
-        if ask is not None and last and how != "enough":  # there was more of the answer
-            began = last
-        if how == "open":
-            return {"is": "open"}
-        return {"is": "closed", "s": round(time.monotonic() - began, 2)}
-    finally:
-        if dripping is not None:
-            dripping.cancel()
-        writer.close()
-
-
-async def _drip(writer: asyncio.StreamWriter, drip: bytes) -> None:
-    with suppress(OSError):
-        for byte in drip:
-            writer.write(bytes([byte]))
-            await writer.drain()
-            await asyncio.sleep(DRIP)
+    if ask is not None and len(seen.marks) <= len(acts):
+        return {"is": "no answer"}
+    if seen.ended is None:
+        return {"is": "open"}
+    return {"is": "closed", "s": round(max(0.0, seen.ended - seen.marks[-1][1]), 2)}
 
 
 async def answer(port: int, ask: Ask, limits: Limits, *, late: bool = False) -> Seen:
@@ -272,23 +223,21 @@ async def answer(port: int, ask: Ask, limits: Limits, *, late: bool = False) -> 
     `no answer`; `another answer`: it came too soon for a *late* one, or not in halves,
     so nothing was tried.
     """
+    asks = (Send(ask.bytes_for(limits.slow)),)
+    kind = Kind(name="is answered", speaks="lines", acts=asks, hears=(ask.whole,))
     try:
-        reader, writer = await _connected(port)
+        seen = await played(kind, (HOST, port), limits.slow + limits.window)
     except OSError:
         return {"is": "refused"}
-    began = time.monotonic()
-    try:
-        writer.write(ask.bytes_for(limits.slow))
-        found, how, _ = await _read(reader, ask.whole, began + limits.slow + limits.window)
-    finally:
-        writer.close()
-    seconds = round(time.monotonic() - began, 2)
-    early = late and how == "enough" and seconds < limits.slow - EARLY
-    if early or (found and ask.starts not in found):
-        return {"is": "another answer", "s": seconds, "bytes": len(found)}
-    if how == "enough":
+    seconds = round(time.monotonic() - seen.marks[0][1], 2)  # which is the loop's clock
+    whole = kind.heard(seen.data)
+    early = late and whole and seconds < limits.slow - EARLY
+    if early or (seen.data and ask.starts not in seen.data):
+        return {"is": "another answer", "s": seconds, "bytes": len(seen.data)}
+    if whole:
         return {"is": "answered", "s": seconds}
-    return {"is": "cut" if how == "closed" else "no answer", "s": seconds, "bytes": len(found)}
+    how = "no answer" if seen.ended is None else "cut"
+    return {"is": how, "s": seconds, "bytes": len(seen.data)}
 
 
 # ---- columns
@@ -300,7 +249,7 @@ async def quiet_and_slow(program: Program, port: int, limits: Limits) -> dict[st
     running = {
         "silent": closes(port, limits),
         "dripping": closes(port, limits, drip=asks.drip),
-        "idle": closes(port, limits, ask=asks.now, farewell=asks.farewell),
+        "idle": closes(port, limits, ask=asks.now, speaks=asks.speaks),
     }
     if asks.slow is not None:
         running["slow"] = answer(port, asks.slow, limits, late=True)

@@ -125,7 +125,7 @@ def test_a_silent_websocket_is_closed_after_the_tunnel_that_was_set() -> None:
     (program,) = (program for program in PROGRAMS if program.name == "websockets")
     asks = program.asks
     with started(program, guard=True) as (server, _):
-        seen = asyncio.run(trial.closes(server.port, LIMITS, ask=asks.now, farewell=asks.farewell))
+        seen = asyncio.run(trial.closes(server.port, LIMITS, ask=asks.now, speaks=asks.speaks))
     assert seen["is"] == "closed"
 
 
