@@ -20,13 +20,17 @@ one microsecond and, for its close, 80: less than 10 ms in all.
 Each = TypeVar("Each")
 
 
-def slices(things: Iterable[Each], size: int = AT_ONCE) -> Iterator[list[Each]]:
-    """*things* as they are at the first slice, *size* at a time. Let the loop run after
-    each. What was among them may have ended meanwhile.
+def slices(things: Iterable[Each], size: int | Callable[[], int] = AT_ONCE) -> Iterator[list[Each]]:
+    """*things* as they are at the first slice, *size* at a time, or as many as it
+    returns, which may be none. Let the loop run after each. What was among them may
+    have ended meanwhile.
     """
     every = list(things)
-    for start in range(0, len(every), size):
-        yield every[start : start + size]
+    start = 0
+    while start < len(every):
+        end = start + (size() if callable(size) else size)
+        yield every[start:end]
+        start = end
 
 
 def walk(

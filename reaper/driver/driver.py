@@ -130,8 +130,7 @@ class Driver:
         self._numbers = itertools.count(1)
         self._calls: list[tuple[float, int, Call]] = []  # a heap, by instants of `now`
         self._draining = False
-        self._looked_at = 0.0  # the `now` of the latest final check...
-        self._looked_when = 0.0  # ...and when that was, on the loop's clock
+        self._looked_at = 0.0  # the `now` of the latest final check
         self._probed: list[Watched] = []
         self._checked = 0  # leases of the latest final check
         self._pace = Pace()
@@ -205,7 +204,7 @@ class Driver:
         before = time.thread_time()
         self.books.woke(self.clock.woke())
         now = self._looked_at = self.now()
-        self._looked_when = self.clock.read()
+        self._pace.look(self.clock.read())
         if now >= self._first_ends:
             self._first_ends = math.inf
             self.core.close_epoch(now)
@@ -226,8 +225,7 @@ class Driver:
         the loop run once before the next look.
         """
         now = self._looked_at
-        began = self.clock.read()
-        limit = self._pace.room(self._looked_when, began)
+        limit = self._pace.room(self.clock.read())
         ended = 0
         before = time.thread_time()
         if self._bucket is not None:
@@ -266,7 +264,7 @@ class Driver:
         if self._calls:
             self._make_calls(now)
         wake = self._next_wakeup()
-        self._pace.ended(began, ended, more=wake <= now)
+        self._pace.ended(ended, more=wake <= now)
         self.clock.expect(max(now, wake))
         self._note_judged(now)
         self.cpu += time.thread_time() - before
@@ -532,24 +530,29 @@ class Driver:
         """End every connection when it goes idle, and after *timeout* seconds in any
         case.
 
-        Let the loop run two passes, then walk `drain_slices`.
+        Let the loop run two passes, then go through `drain_slices`.
         """
         self.after(check_timeout("timeout", timeout), self._cut_the_rest)
         self._draining = True
 
-    def drain_slices(self) -> Iterator[None]:
+    def drain_slices(self, room: Callable[[], int]) -> Iterator[int]:
         """End the idle ones of the connections watched now, a slice at a time; the
         others are ended when they go idle.
 
         Let the loop run, or a part of the drain's window pass, after each slice.
+
+        Args:
+            room: Returns how many connections the next slice may have.
+        Yields:
+            How many the slice had.
         """
-        for some in slices(self.connections.values(), REAPS_PER_SLICE):
+        for some in slices(self.connections.values(), room):
             batch = [one for one in some if one.uid in self.connections]
             spoken = unread_of(batch)
             for connection in batch:
                 if connection.uid in self.connections:
                     self._leave_when_idle(connection, spoken=connection.descriptor in spoken)
-            yield
+            yield len(some)
 
     def _leave_when_idle(self, connection: Watched, *, spoken: bool) -> None:
         connection.awaited = True
@@ -573,7 +576,7 @@ class Driver:
                 except Exception:
                     log.exception("the end of connection %r raised", connection.uid)
 
-        walk(self.soon, self.connections.values(), cut, size=REAPS_PER_SLICE)
+        walk(self.soon, self.connections.values(), cut, size=self._pace.many())
 
     # ---- looking in ------------------------------------------------------------------
     def statistics(self, parked: int = 0) -> LoopStatistics:

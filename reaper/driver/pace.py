@@ -26,8 +26,14 @@ the last of it. No slice is smaller.
 FIRST = 8 * SECONDS_PER_REAP
 """What one is taken to cost before one was measured."""
 
-ROUNDS = 16
-"""Slices in a row until one is left out, so that a pass without ends is measured."""
+ROUNDS = 32
+"""Slices in a row until some are left out, so that a pass without ends is measured."""
+
+SETTLED = 4
+"""Slices left out until what the ends before have set going is over. In hypercorn the
+tasks of a connection end in the tenth pass after its close; three lie between two
+slices.
+"""
 
 
 class Pace:
@@ -41,39 +47,58 @@ class Pace:
             slices, each worth half of the one after it; at least `SECONDS_PER_REAP`.
     """
 
-    __slots__ = ("_began", "_pass", "_reaped", "_rounds", "cost")
+    __slots__ = ("_began", "_looked", "_pass", "_reaped", "_rounds", "_still", "cost")
 
     def __init__(self) -> None:
         self.cost: float = FIRST
         self._pass = 0.0  # seconds that a pass takes in which nothing was ended
+        self._still = SETTLED  # slices in a row that ended nothing
+        self._looked = 0.0  # when the two passes before a slice began
         self._began = 0.0  # when the latest slice began...
         self._reaped = 0  # ...and how many it ended, if more were due
         self._rounds = 0
 
-    def room(self, looked: float, now: float) -> int:
-        """How many to end now, after two passes of the loop. Cost: O(1).
-
-        Args:
-            looked, now: Instants of the loop's clock: before the two passes, and after
-                them. One pass more lies between the latest slice and *looked*.
+    def look(self, now: float) -> None:
+        """Two passes of the loop begin, by whose clock it is *now*; there was one since
+        the latest slice.
         """
+        self._looked = now
+
+    def room(self, now: float) -> int:
+        """How many to end now, after the two passes. Cost: O(1)."""
+        a_pass = (now - self._looked) / 2
+        # What ends have set going is in the passes soon after them, too, and is not the
+        # loop's own: such a pass says only how long one is at the most.
+        if a_pass < self._pass or self._still >= SETTLED:
+            self._pass = a_pass
         if self._reaped:
             took = max(now - self._began - 3 * self._pass, 0.0)
-            self.cost = max((self.cost + took / self._reaped) / 2, SECONDS_PER_REAP)
+            cost = max((self.cost + took / self._reaped) / 2, SECONDS_PER_REAP)
+            # The first slices bear little of what those before them have set going.
+            if cost > self.cost or self._rounds >= SETTLED:
+                self.cost = cost
             self._reaped = 0
             self._rounds += 1
-            if self._rounds % ROUNDS == 0:
+        self._began = now
+        if self._rounds >= ROUNDS:
+            if self._still < SETTLED:
                 return 0
-        else:
-            self._pass = (now - looked) / 2
-        budget = max(REAPS_PER_SLICE * SECONDS_PER_REAP, min(self._pass, LONGEST_SLICE))
+            self._rounds = 0
+        return self._many(min(self._pass, LONGEST_SLICE))
+
+    def many(self) -> int:
+        """How many take 8 ms, as far as that was seen. Cost: O(1)."""
+        return self._many(0.0)
+
+    def _many(self, at_least: float) -> int:
+        budget = max(REAPS_PER_SLICE * SECONDS_PER_REAP, at_least)
         return max(round(budget / self.cost), CHECKED_AT_ONCE)
 
-    def ended(self, began: float, count: int, more: bool) -> None:
-        """A slice that began at *began* has ended *count* connections.
+    def ended(self, count: int, more: bool) -> None:
+        """The slice that there was `room` for has ended *count* connections.
 
         *more* says whether others are due: if not, the loop may sleep after it, and
         what came of it cannot be told from that.
         """
-        self._began = began
         self._reaped = count if more else 0
+        self._still = 0 if count else self._still + 1

@@ -25,7 +25,7 @@ from ..stops import stopping
 from .driver import Driver
 from .ends import log
 from .options import Options
-from .pace import REAPS_PER_SLICE
+from .pace import Pace
 from .watched import Watched
 
 MOST = ReaperConfig().limits.max_connections
@@ -211,10 +211,16 @@ class Reaper:
         await self._drained(timeout, window)
 
     async def _drained(self, timeout: float, window: float) -> None:
+        driver, pace = self.driver, Pace()
+        pace.look(driver.clock.read())
         await self.let_the_loop_read()
-        slices = -(-len(self.driver.connections) // REAPS_PER_SLICE)
-        for _ in self.driver.drain_slices():
-            await self.sleep(window / slices)
+        whole = len(driver.connections)
+        for ended in driver.drain_slices(lambda: pace.room(driver.clock.read())):
+            pace.ended(ended, more=not window)
+            await self.sleep(window * ended / whole)
+            if not window:  # what the slice costs can be told: as after one of the reaper's
+                pace.look(driver.clock.read())
+                await self.let_the_loop_read()
         self._drains_on()
         await self._until_empty()
 

@@ -40,6 +40,11 @@ def test_each_is_met_once_in_order_and_no_pass_has_more_than_a_slice(count: int,
     assert all(len(some) <= size for some in slices(range(count), size))
 
 
+def test_each_slice_may_have_a_size_of_its_own() -> None:
+    sizes = iter([2, 0, 3, 9])
+    assert list(slices(range(6), lambda: next(sizes))) == [[0, 1], [], [2, 3, 4], [5]]
+
+
 def test_what_comes_in_between_is_not_met() -> None:
     loop, things = Passes(), dict.fromkeys(range(2 * AT_ONCE))
     met: list[int] = []

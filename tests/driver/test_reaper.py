@@ -11,8 +11,9 @@ import pytest
 from reaper.asyncio import AsyncioReaper
 from reaper.config import ReaperConfig
 from reaper.config.settings import Reaper as Settings
-from reaper.driver.reaper import COLLECTOR_THRESHOLDS, tamed_collector
+from reaper.driver.reaper import COLLECTOR_THRESHOLDS, Reaper, tamed_collector
 from reaper.errors import InvalidArgument
+from tests.helpers.driver_loop import Connection
 
 
 @pytest.mark.parametrize("odd", [1, 0, None, "yes"])
@@ -64,3 +65,51 @@ def test_a_reaper_that_is_stopped_twice_leaves_the_collector_to_the_others() -> 
         assert gc.get_threshold() != COLLECTOR_THRESHOLDS
 
     asyncio.run(main())
+
+
+class Draining(Reaper):
+    """Watches connections that take *cost* seconds to end, in the pass after that.
+
+    Attributes:
+        ended: How many were ended before each pass of the loop.
+    """
+
+    def __init__(self, connections: int, cost: float) -> None:
+        self._time, self._cost = 0.0, cost
+        self.ended: list[int] = []
+        super().__init__(lambda: self._time, self._passes, None, None)
+        for _ in range(connections):
+            made = self.driver.watch(lambda uid: Connection(self.driver, uid), None)
+            made.receiving = True
+
+    async def _passes(self, seconds: float) -> None:
+        ended = self.driver.books.reasons["drain"] - sum(self.ended)
+        self.ended.append(ended)
+        self._time += max(seconds, 1e-5) + ended * self._cost
+
+    def _wake(self) -> None:
+        """Nothing is due."""
+
+    def _run_probe(self, connection: Any) -> None:
+        """Nothing is probed."""
+
+    def _drains_on(self) -> None:
+        """All are idle."""
+
+    async def _until_empty(self) -> None:
+        """All are idle."""
+
+
+@pytest.mark.parametrize(("cost", "most"), [(65e-6, 128), (300e-6, 30), (10e-3, 16)])
+def test_a_drain_ends_as_many_at_once_as_take_eight_ms(cost: float, most: int) -> None:
+    reaper = Draining(1000, cost)
+    asyncio.run(reaper.drain(30.0))
+    assert sum(reaper.ended) == 1000
+    assert 0.8 * most <= max(reaper.ended) <= most
+
+
+def test_a_drain_spreads_the_ends_over_its_window() -> None:
+    reaper = Draining(1000, 0.0)
+    asyncio.run(reaper.drain(30.0, 10.0))
+    assert reaper.driver.clock.read() == pytest.approx(10.0, rel=0.05)
+    assert max(reaper.ended) < 100

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from reaper.driver.pace import REAPS_PER_SLICE
 from tests.helpers.driver_loop import Loop, ping
 
 
@@ -68,7 +69,7 @@ def test_a_hand_watched_connection_counts_as_busy_until_it_says_that_it_waits(
         pass
     waits.receiving = True
     loop.driver.begin_drain(10)
-    for _ in loop.driver.drain_slices():
+    for _ in loop.driver.drain_slices(lambda: REAPS_PER_SLICE):
         pass
     assert [unknown.reason, told.reason, waits.reason, mute.reason] == [
         None,
