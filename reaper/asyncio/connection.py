@@ -40,11 +40,17 @@ class Connection(Watched):
     )
 
     def __init__(
-        self, driver: Driver, uid: int, transport: Any, when_cut: Callable[[], object] | None = None
+        self,
+        driver: Driver,
+        uid: int,
+        transport: Any,
+        when_cut: Callable[[Any], object] | None = None,
     ) -> None:
         super().__init__(driver, uid)
         self.transport: Any = transport
-        self.when_cut: Callable[[], object] | None = when_cut  # called first when it is reaped
+        # Called first when it is reaped, with its transport: one function for all
+        # connections of a server, for one of its own is 200 bytes.
+        self.when_cut: Callable[[Any], object] | None = when_cut
         self.receiving: bool | None = (
             None if when_cut is None else True
         )  # of a protocol's, until it says `in_use`
@@ -102,14 +108,14 @@ class Connection(Watched):
             and issubclass(kind, asyncio.CancelledError)
         )
 
-    def outlive(self, transport: Any, cut: Callable[[], object]) -> None:
+    def outlive(self, transport: Any, cut: Callable[[Any], object]) -> None:
         """The connection goes on when its block ends, without a task: others have its
         streams.
 
         Args:
             transport: Its transport now. The caller calls `lost` when it hears of the
                 end.
-            cut: Called when it is reaped: closes it.
+            cut: Called with *transport* when it is reaped: closes it.
         """
         self.transport = transport
         self.when_cut = cut
@@ -124,7 +130,7 @@ class Connection(Watched):
 
     def _cut(self, reason: str) -> None:
         if self.when_cut is not None:
-            self.when_cut()
+            self.when_cut(self.transport)
         task = self._task
         if task is None:
             return  # there is no task, or the block is not entered yet: `__enter__` sees to that

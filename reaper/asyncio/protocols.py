@@ -42,7 +42,7 @@ class Protocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Watch the connection from now on."""
         reaper = reaper_of() if self.reaper is None else self.reaper
-        driver, cut = reaper.driver, partial(close, reaper, transport)
+        driver, cut = reaper.driver, partial(close, reaper)
         self.connection = driver.watch(
             lambda uid: Connection(driver, uid, transport, cut), socket_of(transport), self.idle
         )
