@@ -195,8 +195,9 @@ class Engine:
     def begin(self, number: int) -> None:
         """Stream *number* begins."""
         self.streams[number] = None
-        self.highest = max(self.highest, number)
-        if len(self.streams) == 1:
+        if number > self.highest:
+            self.highest = number
+        if self.itself is not None and len(self.streams) == 1:
             self.look()
 
     def finish(self, number: int) -> None:
@@ -209,7 +210,8 @@ class Engine:
     def _forget(self, number: int) -> None:
         waiting = self.streams.pop(number)
         self.frames.unended.discard(number)
-        self._ahead.pop(number, None)
+        if self._ahead:
+            self._ahead.pop(number, None)
         if waiting is None:
             self._given.pop(number, None)
         else:

@@ -117,8 +117,12 @@ class Frames:
         useless, at, size = 0, 0, len(data)
         while at < size:
             left = self._left
-            if not left and not self._begun and size - at > FRAME_HEAD and data[at + 3] == DATA:
-                at = self._whole_bodies(data, at)
+            if not left and not self._begun and size - at > FRAME_HEAD:
+                kind = data[at + 3]
+                if kind == HEADERS:
+                    at = self._whole_blocks(data, at)
+                elif kind == DATA:
+                    at = self._whole_bodies(data, at)
                 if at >= size:
                     break
             if left:
@@ -170,6 +174,35 @@ class Frames:
             at += FRAME_HEAD + length
         if at > begun:
             self._stream = number
+        return at
+
+    def _whole_blocks(self, data: bytes, at: int) -> int:
+        """As `_whole_bodies`, of the HEADERS frames that have all of their block.
+
+        Cost: half of what `came` takes for others. Each request has one.
+        """
+        brought, last = self.brought, len(data) - FRAME_HEAD
+        begun = at
+        while at < last and data[at + 3] == HEADERS:
+            length = data[at] << 16 | data[at + 1] << 8 | data[at + 2]
+            flags = data[at + 4]
+            if not flags & END_HEADERS or at + length > last:
+                break
+            number = int.from_bytes(data[at + 5 : at + FRAME_HEAD], "big") & 0x7FFFFFFF
+            if number not in brought:
+                brought[number] = 0
+            self.blocks += 1
+            if number > self._highest:
+                self._highest = number
+                self._new.add(number)
+                if not flags & END_STREAM:
+                    self.unended.add(number)
+            elif flags & END_STREAM:
+                self.unended.discard(number)
+            at += FRAME_HEAD + length
+        if at > begun:
+            self._stream = number
+            self._block = False
         return at
 
     def _begin(self, data: bytes, at: int) -> bool:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, ClassVar
 
-from uvicorn.protocols.http.zttp_h2_impl import ZttpH2Protocol
+from uvicorn.protocols.http.zttp_h2_impl import RequestResponseCycle, ZttpH2Protocol
 
 from ...asyncio import closing, transports
 from ...policy import Phase
@@ -177,7 +177,7 @@ class Session(Engine):
         """See the base class. With the last stream the keep-alive begins."""
         self.parked.pop(number, None)
         if number in self.streams:
-            super().finish(number)
+            self._forget(number)
             if not self.streams and not self.ended:
                 self._protocol.has_answered_all()
 
@@ -188,10 +188,9 @@ class Session(Engine):
         del self._protocol, self.carrier
 
 
-def _run(app: Any, scope: Any, receive: Any, send: Any) -> Any:
-    """Call *app*. HTTP/2 has no header that names the keep-alive."""
-    send.__self__.keep_alive = False
-    return app(scope, receive, send)
+# HTTP/2 has no header that names the keep-alive: `answers` asks the cycle for it, and
+# uvicorn's of HTTP/2 does not have the word.
+RequestResponseCycle.keep_alive = False  # type: ignore[attr-defined]
 
 
 class _Stream:
@@ -212,9 +211,12 @@ class _Stream:
             session.look_at(self.stream_id)
 
     def send_data(self, data: bytes) -> None:
-        stream = self._stream
+        stream, session, count = self._stream, self._session, len(data)
         stream.send_data(data)
-        self._session.given(stream, len(data))
+        if stream.pending_bytes or self.stream_id in session.parked:
+            session.given(stream, count)
+        else:  # `given`, written out: nearly every answer has room
+            session.sent(self.stream_id, count, -(-count // FRAME_SIZE))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -268,7 +270,6 @@ class Http2(GuardedHttp, ZttpH2Protocol):
         self.session: Session = Session(self, self.conn, carrier)
         self.conn = _Connection(self.conn, self.session)
         super().take_over(before)
-        self.app: Any = partial(_run, shared.app)
 
     def data_received(self, data: bytes) -> None:
         session = self.session
@@ -327,7 +328,10 @@ class Http2(GuardedHttp, ZttpH2Protocol):
         session = self.session
         if number in session.streams:  # it was not reset
             session.budget.earn()
-            session.given(session.connection.stream(number), 0)
+            if number in session.parked:
+                session.given(session.connection.stream(number), 0)
+            else:
+                session.finish(number)
 
     def eof_received(self) -> None:  # type: ignore[override]
         """The client sends no more: the loop closes the connection when all has been
@@ -374,11 +378,11 @@ class Http2(GuardedHttp, ZttpH2Protocol):
             self.resume_reading_if_idle()
 
     def resume_reading_if_idle(self) -> None:
-        if self._unread:
+        # uvicorn asks after each answer, and would look at the body of each stream.
+        if self._unread or not self.flow.read_paused:
             return
-        paused = self.flow.read_paused
         super().resume_reading_if_idle()
-        if paused and not self.flow.read_paused and not self._over:
+        if not self.flow.read_paused and not self._over:
             self._look_at_all()
 
     def _look_at_all(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from typing import NamedTuple
 
 import pytest
@@ -93,6 +94,37 @@ def test_however_bytes_are_split_a_body_is_counted_once(
         else each.kind != WINDOW_UPDATE
         for each in sent
     )
+
+
+HEADER_FRAMES = st.builds(
+    Frame,
+    st.just(HEADERS),
+    st.sampled_from([0, END_HEADERS, END_STREAM, END_HEADERS | END_STREAM]),
+    st.sampled_from([1, 3, 5, 7]),
+    st.binary(max_size=20),
+)
+CONTINUATIONS = st.builds(
+    Frame, st.just(CONTINUATION), st.sampled_from([0, END_HEADERS]), STREAMS, st.binary(max_size=9)
+)
+
+
+@given(st.lists(HEADER_FRAMES | CONTINUATIONS | DATA_FRAMES | OTHERS, max_size=8))
+def test_frames_that_come_whole_are_noted_as_those_that_come_byte_by_byte(
+    sent: list[Frame],
+) -> None:
+    """Whole ones are taken together, for each request has one."""
+    stream = b"".join(frame.sent() for frame in sent)
+    whole, apart = Frames(), Frames()
+    whole.came(PREFACE)
+    apart.came(PREFACE)
+    useless, bodies = 0, Counter[int]()
+    for at in range(len(stream)):
+        useless += apart.came(stream[at : at + 1])
+        bodies.update(apart.brought)
+    assert whole.came(stream) == useless
+    assert whole.brought == bodies
+    assert (whole.blocks, whole.unended) == (apart.blocks, apart.unended)
+    assert whole.in_block == apart.in_block
 
 
 def test_a_preface_that_has_begun_is_no_silence() -> None:
