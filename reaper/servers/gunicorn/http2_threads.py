@@ -151,7 +151,7 @@ class Judge(Engine):
         moved = heads.moved - self._moved
         self._useless, self._opened = self._useless + useless, self._opened + opened
         self._moved += moved
-        self.budget.move(moved)
+        self.budget.moved += moved
         return (not useless or self.budget.spend(useless)) and (
             not opened or self._may_open(opened)
         )

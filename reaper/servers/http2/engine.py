@@ -114,7 +114,7 @@ class Engine:
         frames = self.frames
         useless = frames.came(data)
         if frames.moved:
-            self.budget.move(frames.moved)
+            self.budget.moved += frames.moved
         beyond = self.taken.beyond(frames.windows) if frames.windows else 0
         if (not useless or self.budget.spend(useless)) and (not beyond or self._may_open(beyond)):
             return True
@@ -124,7 +124,7 @@ class Engine:
     def _may_open(self, windows: int) -> bool:
         """Whether so many WINDOW_UPDATE frames that it does not owe may come."""
         begun, self._begun = self._begun, self.frames.blocks
-        self.openings.move(self._begun - begun)
+        self.openings.moved += self._begun - begun
         return self.openings.spend(windows)
 
     def worked(self) -> None:
@@ -225,8 +225,8 @@ class Engine:
         """
         if not count:
             return
-        self.budget.move(frames)
-        self.taken.sent(count)
+        self.budget.moved += frames
+        self.taken.bytes += 2 * count  # `Owed.sent`, written out: each answer pays for it
         if (waiting := self.streams.get(number)) is not None:
             waiting.moved(sent=count)
         elif number in self.streams:
@@ -240,7 +240,7 @@ class Engine:
         reset.
         """
         if number in self.streams:
-            self.budget.earn()
+            self.budget.left += 1
 
     # ---- ends
     def over(self) -> None:

@@ -98,33 +98,30 @@ class Budget:
         burst: Frames at once.
         now: Returns seconds of the driver's clock, in which nobody is charged for a
             stall.
+    Attributes:
+        moved: Frames that have come, or were sent, each of which pays for another; add
+            to it. `spend` bounds it.
+        left: What it has left; a stream that was answered adds one. As `moved`.
     """
 
-    __slots__ = ("_at", "_burst", "_left", "_moved", "_now")
+    __slots__ = ("_at", "_burst", "_now", "left", "moved")
 
     def __init__(self, now: Callable[[], float], burst: int = BURST) -> None:
         self._now = now
         self._at = now()
         self._burst = float(burst)
-        self._left = self._burst
-        self._moved = 0  # frames that have yet to pay for another
-
-    def move(self, frames: int = 1) -> None:
-        """So many frames have come, or were sent, each of which pays for another."""
-        self._moved += frames  # `spend` bounds it
-
-    def earn(self) -> None:
-        """A stream was answered."""
-        self._left += 1  # `spend` bounds it
+        # Each answer adds to these, where a method costs more than what it does.
+        self.left: float = self._burst
+        self.moved: int = 0
 
     def spend(self, frames: int) -> bool:
         """Take *frames* from it. Returns whether it had as many."""
-        free = min(frames, self._moved)
-        self._moved = min(self._moved - free, SAVED)
+        free = min(frames, self.moved)
+        self.moved = min(self.moved - free, SAVED)
         if free == frames:
             return True
         frames -= free
         now = self._now()
-        self._left = min(self._left + (now - self._at) * PER_SECOND, self._burst) - frames
+        self.left = min(self.left + (now - self._at) * PER_SECOND, self._burst) - frames
         self._at = now
-        return self._left >= 0
+        return self.left >= 0

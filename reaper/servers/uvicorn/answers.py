@@ -224,7 +224,7 @@ class Answers(Streams):
         cycle = send.__self__
         said: dict[str, Any] = {}
         if "extensions" in scope:
-            scope["extensions"] = {EXTENSION: said, **scope["extensions"]}
+            scope["extensions"][EXTENSION] = said  # uvicorn makes one for each request
         else:
             scope["extensions"] = {EXTENSION: said}
         if self._special:

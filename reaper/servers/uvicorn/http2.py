@@ -18,9 +18,12 @@ closes after `drain_idle`. Tried with uvicorn 0.54.0 and zttp 0.0.35.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar
+from operator import attrgetter
+from typing import Any, ClassVar, TypeVar
 
+import zttp
 from uvicorn.protocols.http.zttp_h2_impl import RequestResponseCycle, ZttpH2Protocol
 
 from ...asyncio import closing, transports
@@ -35,6 +38,8 @@ from .shared import Origin, Shared
 
 FRAME_SIZE = 16_384
 """Bytes that zttp puts into a DATA frame at most, unless the client lets it do more."""
+
+Made = TypeVar("Made")
 
 TOLD_APART = 3
 """Bytes that tell the preface from every method of HTTP/1: PRI from PROPFIND."""
@@ -175,7 +180,8 @@ class Session(Engine):
 
     def finish(self, number: int) -> None:
         """See the base class. With the last stream the keep-alive begins."""
-        self.parked.pop(number, None)
+        if self.parked:
+            self.parked.pop(number, None)
         if number in self.streams:
             self._forget(number)
             if not self.streams and not self.ended:
@@ -193,22 +199,34 @@ class Session(Engine):
 RequestResponseCycle.keep_alive = False  # type: ignore[attr-defined]
 
 
+def _as_in(kind: type, behind: str) -> Callable[[type[Made]], type[Made]]:
+    """Give a class the public names of zttp's *kind* that it lacks: those of its
+    attribute *behind*. With `__getattr__` each look-up of any name would take longer.
+    """
+
+    def give(made: type[Made]) -> type[Made]:
+        for name in dir(kind):
+            if not name.startswith("_") and not hasattr(made, name):
+                setattr(made, name, property(attrgetter(f"{behind}.{name}")))
+        return made
+
+    return give
+
+
+@_as_in(zttp.Stream, "_stream")
 class _Stream:
-    """A stream of zttp's that reports what is given to it."""
+    """A stream of zttp's that reports what is given to it. Its request has come
+    whole.
+    """
 
-    __slots__ = ("_session", "_stream", "end_message", "stream_id")
+    # `_Connection.stream` sets them: each request has one.
+    __slots__ = ("_session", "_stream", "end_message", "send_response", "stream_id")
 
-    def __init__(self, stream: Any, session: Session) -> None:
-        self._stream = stream
-        self._session = session
-        self.stream_id: int = stream.stream_id
-        self.end_message: Any = stream.end_message
-
-    def send_response(self, *given: Any) -> None:
-        self._stream.send_response(*given)
-        session = self._session
-        if self.stream_id in session.frames.unended:
-            session.look_at(self.stream_id)
+    _session: Session
+    _stream: Any
+    end_message: Any
+    send_response: Any
+    stream_id: int
 
     def send_data(self, data: bytes) -> None:
         stream, session, count = self._stream, self._session, len(data)
@@ -218,12 +236,24 @@ class _Stream:
         else:  # `given`, written out: nearly every answer has room
             session.sent(self.stream_id, count, -(-count // FRAME_SIZE))
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+
+class _Unended(_Stream):
+    """One whose request goes on."""
+
+    __slots__ = ()
+
+    def send_response(self, *given: Any) -> None:
+        self._stream.send_response(*given)
+        session = self._session
+        if self.stream_id in session.frames.unended:
+            session.look_at(self.stream_id)
 
 
+@_as_in(zttp.H2Connection, "_connection")
 class _Connection:
     """A connection of zttp's whose streams report what is given to them."""
+
+    __slots__ = ("_connection", "_session", "data_to_send", "next_event", "receive_data")
 
     def __init__(self, connection: Any, session: Session) -> None:
         self._connection = connection
@@ -233,10 +263,18 @@ class _Connection:
         self.data_to_send: Any = connection.data_to_send
 
     def stream(self, number: int) -> _Stream:
-        return _Stream(self._connection.stream(number), self._session)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._connection, name)
+        stream, session = self._connection.stream(number), self._session
+        made: _Stream
+        if number in session.frames.unended:
+            made = _Unended()
+        else:
+            made = _Stream()
+            made.send_response = stream.send_response
+        made._stream = stream
+        made._session = session
+        made.stream_id = number
+        made.end_message = stream.end_message
+        return made
 
 
 class Http2(GuardedHttp, ZttpH2Protocol):
@@ -305,7 +343,7 @@ class Http2(GuardedHttp, ZttpH2Protocol):
             self.conn.stream(number).reset(REFUSED_STREAM)
             return
         self.session.begin(number)
-        super().handle_request(event)
+        ZttpH2Protocol.handle_request(self, event)  # `super()` costs as much as `begin`
         cycle = self.cycles.get(number)
         if cycle is None:
             return  # an eager task has answered it
@@ -327,11 +365,18 @@ class Http2(GuardedHttp, ZttpH2Protocol):
         ZttpH2Protocol.on_response_complete(self, number)
         session = self.session
         if number in session.streams:  # it was not reset
-            session.budget.earn()
+            session.budget.left += 1
             if number in session.parked:
                 session.given(session.connection.stream(number), 0)
             else:
                 session.finish(number)
+
+    def on_stream_closed(self) -> None:
+        """As uvicorn's, which has something to do if reading is paused, and at the end
+        of the last stream.
+        """
+        if not self.cycles or self.flow.read_paused:
+            super().on_stream_closed()
 
     def eof_received(self) -> None:  # type: ignore[override]
         """The client sends no more: the loop closes the connection when all has been
@@ -378,7 +423,7 @@ class Http2(GuardedHttp, ZttpH2Protocol):
             self.resume_reading_if_idle()
 
     def resume_reading_if_idle(self) -> None:
-        # uvicorn asks after each answer, and would look at the body of each stream.
+        # uvicorn asks with each answer, and would look at the body of each stream.
         if self._unread or not self.flow.read_paused:
             return
         super().resume_reading_if_idle()

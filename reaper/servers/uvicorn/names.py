@@ -64,8 +64,8 @@ HTTP2 = Foreign(
     {
         f"{HTTP2_MODULE}:ZttpH2Protocol": """
             alpn_protocols app client conn connection_lost connection_made cycles data_received
-            eof_received flow flush handle_request handle_rst_stream loop on_response_complete pause_writing
-            resume_reading_if_idle resume_writing shutdown transport
+            eof_received flow flush handle_request handle_rst_stream loop on_response_complete on_stream_closed
+            pause_writing resume_reading_if_idle resume_writing shutdown transport
         """,
         f"{HTTP2_MODULE}:RequestResponseCycle": """
             body default_headers disconnected flow message_event more_body receive
