@@ -136,6 +136,9 @@ def table(found: dict[str, Any]) -> str:
     return markdown([f"{short(size)} connections", *COLUMNS], rows) + (
         "\n\nOne timeout for all, the easiest case for us; *a timeout each*: no two are the same, "
         "within a tenth, which a heap does not notice. "
+        "That costs us more than one for all: timeouts are rounded up to quarters of a tick, and no "
+        "coarser, or a close would come more than a tick late; so an epoch has a slot for each quarter, "
+        "slots are small, few chunks move as a whole, and what was asked for is one more field. "
         "*1 % due*: all others have spoken, and are looked at in that tick. "
         f"*Traffic*: each speaks every {found['touch_every_s']} s."
     )
