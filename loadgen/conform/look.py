@@ -26,6 +26,8 @@ from .subject import Limit, Subject
 
 PATIENCE = 10.0
 """Seconds for an answer that nothing keeps waiting."""
+AT_ONCE = 0.05
+"""Seconds within which a close waited for nothing."""
 TRIALS = 4
 """Connections that learn a limit."""
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
@@ -170,8 +172,10 @@ QUESTIONS_OF = {
 
 
 def limit_of(finding: Finding) -> Limit | None:
-    """The limit that the closes show; None: there was none."""
-    if finding.shortest is None or finding.longest is None:
+    """The limit that the closes show; None: there was none, or it closes at once, as
+    who has no other request to wait for.
+    """
+    if finding.shortest is None or finding.longest is None or finding.longest < AT_ONCE:
         return None
     low = finding.shortest
     if finding.expected is not None and finding.expected <= low:

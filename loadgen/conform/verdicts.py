@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..plan.acts import Busy, Drip, Kind, Rest, Take, Until
-from ..playing.client import Seen
+from ..playing.client import Seen, says_the_last
 from ..units import seconds
 from .grounds import Ground, ground
 from .judge import End, judged, meets
@@ -117,7 +117,7 @@ def _margin(kind: Kind, one: float) -> float:
 def _lost(kind: Kind, end: End, seen: Seen) -> str:
     if seen.broke:
         return seen.broke
-    if end.kept or (kind.world != "limits" and _announced(kind, seen)):
+    if end.kept or _announced(kind, seen):
         return ""
     return "the client lost what it asked for"
 
@@ -127,8 +127,9 @@ def _announced(kind: Kind, seen: Seen) -> bool:
     the last: the others may be asked elsewhere (RFC 9112 9.6).
     """
     came, wanted = seen.answers, kind.answers
-    told = b"\r\nconnection: close" in seen.data.lower()
-    return told and 0 < len(came) < len(wanted) and all(map(meets, wanted, came))
+    return (
+        says_the_last(seen.data) and 0 < len(came) < len(wanted) and all(map(meets, wanted, came))
+    )
 
 
 def _held(kind: Kind, end: End, seen: Seen, limit: Limit | None, tick: float, lag: float) -> str:

@@ -325,7 +325,7 @@ class Client:
 
     def told(self) -> bool:
         """Whether the server has said that it will close the connection."""
-        return b"\r\nconnection: close" in bytes(self.data).lower()
+        return says_the_last(self.data)
 
     def all_answers(self) -> list[tuple[int, bytes]]:
         """The answers of HTTP/1 that have come whole, however many are wanted."""
@@ -529,6 +529,16 @@ def answers(
             break
         found.append((status, body))
     return found
+
+
+def says_the_last(data: bytes | bytearray) -> bool:
+    """Whether an answer of HTTP/1 in *data* says that it is the last of its connection:
+    by a word, or by a version that knows no other way (RFC 9112 9.3).
+    """
+    said = bytes(data).lower()
+    if b"\r\nconnection: close" in said:
+        return True
+    return said.startswith(b"http/1.0 ") and b"\r\nconnection: keep-alive" not in said
 
 
 def goodbye(data: bytes) -> bool:

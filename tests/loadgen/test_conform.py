@@ -21,14 +21,16 @@ from loadgen.conform.control import Lag
 from loadgen.conform.grounds import GROUPS, ROWS, ground
 from loadgen.conform.kinds import HIDDEN, LEFT, LEFT_OTHERS
 from loadgen.conform.kinds_http2 import LEFT_HTTP2
-from loadgen.conform.look import looked
+from loadgen.conform.look import limit_of, looked
 from loadgen.conform.page import page
 from loadgen.conform.report import as_json, as_text, compared, junit, worse
 from loadgen.conform.run import KINDS, RELOADS, conform, stopped
 from loadgen.conform.subject import Limit, NotJudged, Subject, fitted
-from loadgen.conform.verdicts import NOT_JUDGED, RIGHT, WRONG, Verdict
+from loadgen.conform.verdicts import NOT_JUDGED, RIGHT, WRONG, Verdict, judge
 from loadgen.drive.wire import Tls
 from loadgen.plan.acts import Rest, Send
+from loadgen.playing.client import Seen
+from loadgen.probe import Finding
 from tests.helpers import broken, broken_http2
 from tests.helpers.broken import LIMIT, Broken
 from tests.helpers.broken_http2 import BrokenHttp2
@@ -189,6 +191,29 @@ def test_the_last_150_ms_of_a_limit_stay_so_many() -> None:
     kind = KIND["asks again in the last 150 ms of `keep_alive`"]
     cut = fitted(kind, subject(keep_alive=5.0, headers=20.0))
     assert [act.seconds for act in cut.acts if isinstance(act, Rest)] == pytest.approx([4.85] * 2)
+
+
+@pytest.mark.parametrize(
+    ("begins", "word"),
+    [
+        (b"HTTP/1.0 200 OK", RIGHT),
+        (b"HTTP/1.1 200 OK\r\nConnection: close", RIGHT),
+        (b"HTTP/1.0 200 OK\r\nConnection: keep-alive", WRONG),
+        (b"HTTP/1.1 200 OK", WRONG),
+    ],
+)
+def test_who_says_in_an_answer_that_it_is_the_last_may_close_behind_it(begins, word):
+    for name in ("asks five times at once", "pipelines three requests"):
+        kind = KIND[name]
+        seen = Seen([(0.0, 0.0)] * 3, ended=0.1, how="closed", answers=[(200, b"hello")])
+        seen.data = begins + b"\r\nContent-Length: 5\r\n\r\nhello"
+        assert judge(kind, seen, subject(keep_alive=1.0), 0.0).word == word, name
+
+
+@pytest.mark.parametrize(("seconds", "known"), [(0.004, False), (0.4, True)])
+def test_a_close_at_once_is_no_limit(seconds, known):
+    finding = Finding("keep_alive", "", 4, 4, shortest=seconds, longest=seconds)
+    assert (limit_of(finding) is not None) is known
 
 
 def test_what_a_kind_asks_for_is_as_long_as_the_longest_limit_wants_it() -> None:
