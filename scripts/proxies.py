@@ -76,6 +76,7 @@ def command_of(server: dict[str, Any], given: dict[str, Any]) -> list[str]:
     in `given["dir"]`. Empty: nothing is to be started. Raises Missing.
     """
     folder = Path(given["dir"])
+    given = {"idle": ""} | given
     (folder / "conf").write_text(server.get("conf", "").format(**given))
     if "nginx" in server:
         return nginx(folder, server["nginx"].format(**given))
