@@ -63,15 +63,27 @@ class Tls(Connection):
 class Http:
     """A protocol with half a head."""
 
+    def __init__(self, negotiated: bytes | None = b"http/1.1") -> None:
+        self._negotiatedProtocol = negotiated
+
     class _channel:  # noqa: N801
         requests: tuple[Any, ...] = ()
         _buffer = (b"GET / HT",)
 
 
-@pytest.mark.parametrize(("shaken", "phase"), [(False, Phase.HANDSHAKE), (True, Phase.HEADERS)])
-def test_over_tls_twisted_is_asked_and_told_through_it(shaken: bool, phase: Phase) -> None:
+@pytest.mark.parametrize(
+    ("shaken", "negotiated", "phase"),
+    [
+        (False, None, Phase.HANDSHAKE),
+        (True, None, Phase.FIRST_BYTE),
+        (True, b"http/1.1", Phase.HEADERS),
+    ],
+)
+def test_over_tls_twisted_is_asked_and_told_through_it(
+    shaken: bool, negotiated: bytes | None, phase: Phase
+) -> None:
     did: list[str] = []
-    whose = Connection(Tls(Http(), did, shaken=shaken), did, "TCP")
+    whose = Connection(Tls(Http(negotiated), did, shaken=shaken), did, "TCP")
     with socket.socket() as sock:
         whose.socket = sock
         wire = ServerWire(whose)

@@ -36,13 +36,18 @@ def is_ours(frame: FrameType) -> bool:
 
 
 def in_a_wake(frame: FrameType | None) -> bool:
-    """Whether the loop has called the reaper itself, below which *frame* runs."""
+    """Whether the loop has called the reaper itself, below which *frame* runs, or the
+    timer by which the protocols of who rests are dropped.
+    """
     outermost = None
     while frame is not None:
         if is_ours(frame):
             outermost = frame
         frame = frame.f_back
-    return outermost is not None and outermost.f_code.co_filename == WAKES
+    if outermost is None:
+        return False
+    code = outermost.f_code
+    return code.co_filename == WAKES or code.co_name == "_have_rested"
 
 
 @contextmanager
