@@ -195,7 +195,10 @@ def table(found: dict[str, Any]) -> str:
         rows.append([shown, *(figure(each.get(measure)) for measure in MEASURES)])
     said = (
         f"{found['clients']:,} clients, {found.get('few_clients', 0):,} in the burst of few, "
-        f"{found['tls_clients']:,} with TLS. *One more*: the same again, beside those of the burst."
+        f"{found['tls_clients']:,} with TLS. *One more*: the same again, beside those of the burst. "
+        "A guard holds, for each connection, what it waits for, a lease and its places in two maps, and "
+        "a weak reference that tells of the end: a server that keeps all of its own needs more by that. "
+        "What uvicorn keeps is dropped while its client rests."
     )
     said += "".join(f" NOT RUN: {name}: {why}." for name, why in found["not_run"].items())
     return markdown(["bytes per client", *MEASURES.values()], rows) + f"\n\n{said}"

@@ -292,7 +292,8 @@ def table(found: dict[str, Any]) -> str:
         f"more than {GOAL_MS} ms, and than stock. `-`: it does not reload, or its application here has "
         "no long answer to be looked at during a stop. A guarded uvicorn makes the protocol of a "
         "connection at its first byte, stock when it is accepted: compare connect and burst "
-        "together."
+        "together. Most of both is Python's collector, which visits what all connections hold, "
+        "stock and guarded: `tame_gc` keeps it out."
     )
     return "\n\n".join([told, *parts])
 
