@@ -96,6 +96,7 @@ class Client:
         self._reading: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._sent: asyncio.Future[None] | None = None
+        self._writing: asyncio.Future[None] | None = None
         self._coming: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
 
     # ---- bytes
@@ -171,9 +172,10 @@ class Client:
             await self._write(data)
             return
         before, self._sent = self._sent, self.loop.create_future()
-        self.loop.call_later(
-            self.kind.lag, asyncio.ensure_future, self._write_after(data, before, self._sent)
-        )
+        self.loop.call_later(self.kind.lag, self._begin, data, before, self._sent)
+
+    def _begin(self, data: bytes, before: Any, done: Any) -> None:
+        self._writing = asyncio.ensure_future(self._write_after(data, before, done))
 
     async def _write_after(self, data: bytes, before: Any, done: Any) -> None:
         if before is not None:

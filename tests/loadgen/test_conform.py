@@ -5,8 +5,10 @@ each.
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 import ssl
+import warnings
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -30,6 +32,7 @@ from loadgen.conform.verdicts import NOT_JUDGED, RIGHT, WRONG, Verdict, judge
 from loadgen.drive.wire import Tls
 from loadgen.plan.acts import Rest, Send
 from loadgen.playing.client import Seen
+from loadgen.playing.play import played
 from loadgen.probe import Finding
 from tests.helpers import broken, broken_http2
 from tests.helpers.broken import LIMIT, Broken
@@ -160,6 +163,20 @@ def speaks_tls(certificate: tuple[str, str]) -> ssl.SSLContext:
 
 def test_no_two_faults_have_one_name() -> None:
     assert not set(broken.FAULTS) & set(broken_http2.FAULTS)
+
+
+def test_a_client_from_afar_that_leaves_early_forgets_what_was_not_sent_yet() -> None:
+    kind = replace(KIND["asks five times at once"], lag=5.0)
+
+    async def leave() -> None:
+        async with await asyncio.start_server(lambda *_: None, "127.0.0.1", 0) as server:
+            await played(kind, server.sockets[0].getsockname(), 0.01)
+
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        asyncio.run(leave())
+        gc.collect()
+    assert [str(each.message) for each in found if "awaited" in str(each.message)] == []
 
 
 # ---- what a kind is, and what is said of it
