@@ -27,6 +27,10 @@ OWN_LAG = 0.06
 """Seconds by which an act may be late; beyond it the client proves nothing."""
 PATIENCE = 6.0
 """Seconds for what is not a matter of limits: an answer after the last act."""
+PROMPT = 0.5
+"""Seconds within which who leaves at once has left, handshake and all; one that takes
+longer may have met a limit, and proves nothing.
+"""
 LOOK = 0.02
 ESTABLISHED, FIN_WAIT_1, FIN_WAIT_2 = 1, 4, 5
 """States of TCP, as Linux numbers them, in which the server has closed nothing."""
@@ -263,6 +267,7 @@ class Client:
         with socket.socket(self.sock.family) as sock:
             sock.setblocking(False)
             await self.loop.sock_connect(sock, address)
+            began = self.loop.time()
             other = self.like_this(kind, sock)
             other.keeps = act.whole
             with suppress(Gone, ssl.SSLError):
@@ -275,6 +280,7 @@ class Client:
                 await asyncio.wait([other._reading])  # before its descriptor is another's
             with suppress(Gone):
                 await other.shut()
+            self.seen.late = max(self.seen.late, self.loop.time() - began - PROMPT)
 
     def like_this(self, kind: Kind, sock: socket.socket) -> Client:
         """A client of *kind* that speaks as this one does."""
