@@ -275,13 +275,18 @@ def test_a_browser_without_a_network_shows_the_charts_and_complains_of_nothing(
 
 def test_no_text_of_a_log_reaches_a_page_with_what_does_not_print() -> None:
     chosen = "a\x1b[2J\x07b\u202ec<i>"
+    drawn = Chart(chosen, Axis(0, 1, chosen, lambda _: chosen), Axis(0, 1, chosen))
+    drawn.line([(0, 0)], "a", chosen)
+    drawn.bars([(0, 1)], 0.1, "a", chosen)
+    drawn.dot(0.5, 0.5, "a", chosen)
+    drawn.mark(0.5, chosen)
     pages = [
         parts.document(chosen, [parts.header("fail", chosen, chosen, chosen)]),
         parts.tiles([(chosen, chosen, chosen, "")]),
         parts.card(chosen, chosen, parts.table([chosen], [[chosen]], set())),
         parts.warning(chosen, [chosen]),
         parts.footer([chosen]),
-        Chart(chosen, Axis(0, 1, chosen), Axis(0, 1, chosen)).svg(),
+        drawn.svg(),
     ]
     for page in pages:
         assert "a\\x1b[2J\\x07b\\u202ec&lt;i&gt;" in page
