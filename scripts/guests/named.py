@@ -62,6 +62,18 @@ NAMED: tuple[Named, ...] = (
         sometimes=True,
     ),
     Named(
+        ("hypercorn, HTTP/2", "hypercorn, trio, HTTP/2"),
+        ("HTTP/2: sends half a preface",),
+        "in clear text hypercorn reads a head of HTTP/1.1 until the preface is whole: `headers` ends"
+        " the client, from its first byte on",
+    ),
+    Named(
+        ("tornado, TLS",),
+        ("TLS: sends half of the first bytes of its handshake",),
+        "nothing of tornado's says that a handshake is over: `first_byte` stands for `handshake`, as"
+        " its page of settings says",
+    ),
+    Named(
         (
             *(
                 "uvicorn, httptools, TLS",

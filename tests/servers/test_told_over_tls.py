@@ -7,7 +7,7 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,22 @@ def test_whoever_has_shaken_hands_and_says_nothing_is_ended_by_first_byte(
             while client.recv(4096):
                 pass
             raise AssertionError("who has asked was ended, too")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in GUESTS if name != "tornado, TLS"])
+def test_whoever_never_ends_its_handshake_is_ended_by_that_limit(name: str, tmp_path: Path) -> None:
+    """And by no other, each an hour here. tornado's page says that it has none."""
+    others = ("FIRST_BYTE", "HEADERS", "KEEP_ALIVE", "IDLE")
+    limits = LIMITS | {f"REAPER_TIMEOUTS_{each}": "1h" for each in others}
+    with (
+        pair(COLUMNS[name], tmp_path, limits | {"REAPER_TIMEOUTS_HANDSHAKE": "1s"}) as (_, server),
+        socket.create_connection(server.address, PATIENCE) as client,
+    ):
+        client.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
+        with suppress(ConnectionResetError):
+            while client.recv(4096):
+                pass
 
 
 @pytest.mark.parametrize("half", HALVES)

@@ -250,7 +250,7 @@ class Threaded(Served):
         if conn.is_http2:
             return self._phase_of_http2(conn.parser)
         if conn.cfg.is_ssl:
-            if not conn.initialized:
+            if conn.parser is None:  # it says that it is initialized as it begins
                 return Phase.HANDSHAKE
             if getattr(conn.parser.unreader, "silent", False):
                 return Phase.FIRST_BYTE
