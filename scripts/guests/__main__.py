@@ -34,6 +34,7 @@ from .held import held
 from .lengths import LENGTHS
 from .named import HOLDS, NAMED, faults, known
 from .trial import KINDS, TRIES, Cell, kinds_of, pair, stopped, tried, unsettled
+from .worse import TITLE as WORSE
 from .worse import section
 
 PAGE = ROOT / "docs" / "guests.md"
@@ -236,8 +237,10 @@ def paragraphs(report: dict[str, Any]) -> str:
     lines += ["", "### Cells that are named", "", "| guests | clients | why |", "|---|---|---|"]
     for row in NAMED:
         lines.append(f"| {'; '.join(row.columns)} | {'; '.join(row.kinds)} | {row.why} |")
-    if all(column in report["cells"] for column in COLUMNS):
-        lines += ["", *section(report["cells"])]
+    _, title, kept = written.partition(WORSE)
+    whole = all(column in report["cells"] for column in COLUMNS)
+    worse = section(report["cells"]) if whole else [kept.strip()]
+    lines += ["", title or WORSE, "", *worse]
     return "\n".join(lines)
 
 

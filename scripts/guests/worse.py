@@ -1,7 +1,7 @@
 """Where a guest does worse than uvicorn, the one that is guarded from within.
 
 One rule: *what a client of uvicorn has, and another's lacks, has a reason*: the stock
-server denies it, too, or a row of `named` says why.
+server denies it, too, it is in time all the same, or a row of `named` says why.
 """
 
 from __future__ import annotations
@@ -23,10 +23,13 @@ BASES = {
     "tls": "uvicorn, httptools, TLS",
 }
 """What a guest speaks -> the one that it is compared with."""
+TITLE = "### Where a guest does worse than uvicorn"
 LATER = 0.5
 """Seconds by which an end is later that is called so."""
 ENDED = re.compile(r"([\d.]+) s(?:, (\d+))?")
 STOCK = "the stock server's clients, too"
+IN_TIME = "within its limit and a tick"
+BY_ITSELF = "its server ends it by itself, stock or guarded"
 
 
 def what(theirs: str, mine: str) -> str:
@@ -44,10 +47,10 @@ def what(theirs: str, mine: str) -> str:
     return "later" if float(then[1]) > float(first[1]) + LATER else ""
 
 
-def why(guest: str, kind: str, cell: str) -> str:
-    """The reason for *cell*, which is worse."""
+def why(guest: str, kind: str, how: str, cell: str) -> str:
+    """The reason for *cell*, which is worse, and *how*."""
     if not cell.startswith("**"):
-        return STOCK
+        return IN_TIME if how == "later" else BY_ITSELF if how.startswith("not told") else STOCK
     rows = [row.why for row in NAMED if guest in row.columns and kind in row.kinds]
     return "; ".join(rows) or "**no reason is known**"
 
@@ -61,13 +64,12 @@ def worse(cells: Cells) -> Iterator[tuple[str, str, str, str]]:
             for base in bases:
                 how = what(cells.get(base, {}).get(kind, ""), cell)
                 if how:
-                    found.setdefault((kind, how, why(guest, kind, cell)), []).append(guest)
+                    found.setdefault((kind, how, why(guest, kind, how, cell)), []).append(guest)
     for (kind, how, reason), guests in sorted(found.items()):
         yield kind, "; ".join(guests), how, reason
 
 
 def section(cells: Cells) -> list[str]:
-    """The lines of the page."""
-    lines = ["### Where a guest does worse than uvicorn", ""]
-    lines += ["| clients | guests | worse | why |", "|---|---|---|---|"]
+    """The lines of the page below `TITLE`."""
+    lines = ["| clients | guests | worse | why |", "|---|---|---|---|"]
     return lines + [f"| {' | '.join(row)} |" for row in worse(cells)]

@@ -172,12 +172,11 @@ def test_a_row_whose_cells_are_all_green_is_a_fault(row):
         for name in row.kinds
         if name != HOLDS and KINDS[name].lives
     }
-    dead = End(kept=None, after=1.1, early=1.1, says=408)
-    green |= {
-        name: cell(KINDS[name], dead, dead)
-        for name in row.kinds
-        if name != HOLDS and not KINDS[name].lives
-    }
+    for name in row.kinds:
+        if name != HOLDS and not KINDS[name].lives:
+            after = LENGTHS.get(KINDS[name].limit, 1.0) + 0.1
+            dead = End(kept=None, after=after, early=after, says=408)
+            green[name] = cell(KINDS[name], dead, dead)
     mended = [each for each in faults(row.columns[0], green, []) if row.why in each]
     assert len(mended) == (0 if row.sometimes else 1)
 
