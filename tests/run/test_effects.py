@@ -208,11 +208,16 @@ def converses(server: Server) -> int:
 
 def refusals(server: Server) -> int:
     """Open more connections than `MOST`; how many of them were closed at once."""
-    many = [socket.create_connection(server.address, timeout=5) for _ in range(MOST + 5)]
+    many, ended = [], 0
+    for _ in range(MOST + 5):
+        try:
+            many.append(socket.create_connection(server.address, timeout=5))
+        except ConnectionResetError:  # before connect has returned
+            ended += 1
     for client in many:
-        client.sendall(get("/slow"))
+        with suppress(OSError):  # it has been reset meanwhile: `recv` will say so
+            client.sendall(get("/slow"))
     time.sleep(0.7)
-    ended = 0
     for client in many:
         client.setblocking(False)
         try:
