@@ -427,8 +427,14 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
 
     def _watch(self, wire: ThreadWire) -> None:
         with contextlib.suppress(OSError):  # it is closed already
-            wire.served = watch(Threaded.terms(self._reaper), Threaded, wire)
-            wire.served.opened(heard=not wire.conn.cfg.is_ssl and bool(_unread(wire)))
+            wire.served = served = watch(Threaded.terms(self._reaper), Threaded, wire)
+            served.opened()
+            # gunicorn may have read its first bytes before it was asleep: then nothing
+            # else says that they have come.
+            info = wire.info()
+            if info is not None and info.received:
+                wire.asleep = False
+                served.woke(info)
 
     def _over(self, wire: ThreadWire) -> None:
         """The connection of *wire* is closed. Our thread heard of it before, when it
