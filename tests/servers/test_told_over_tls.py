@@ -22,9 +22,9 @@ from scripts.lifespan import lifespan
 from scripts.serving import PATIENCE
 from tests.helpers.hypercorn_here import configured, hypercorn_here
 from tests.helpers.servers_here import worker
+from tests.servers.test_half_handshakes import GUESTS, HALF
 
 SOON = {"TIMEOUTS_HEADERS": "200ms", "TIMEOUTS_BODY": "200ms", "TICK": "100ms"}
-GUESTS = [name for name, each in COLUMNS.items() if "tls" in each.speaks and not each.unguarded]
 HALVES = {
     "a head": b"GET / HTTP/1.1\r\nHost: h\r\n",
     "a body": b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n01234",
@@ -95,7 +95,7 @@ def test_whoever_never_ends_its_handshake_is_ended_by_that_limit(name: str, tmp_
         pair(COLUMNS[name], tmp_path, limits | {"REAPER_TIMEOUTS_HANDSHAKE": "1s"}) as (_, server),
         socket.create_connection(server.address, PATIENCE) as client,
     ):
-        client.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
+        client.sendall(HALF)
         with suppress(ConnectionResetError):
             while client.recv(4096):
                 pass
