@@ -430,11 +430,12 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
             wire.served = served = watch(Threaded.terms(self._reaper), Threaded, wire)
             served.opened()
             # gunicorn may have read its first bytes before it was asleep: then nothing
-            # else says that they have come.
+            # else says that they have come. If it has answered them, too, what comes
+            # next begins later than now.
             info = wire.info()
             if info is not None and info.received:
                 wire.asleep = False
-                served.woke(info)
+                served.woke(None if info.acknowledged else info)
 
     def _over(self, wire: ThreadWire) -> None:
         """The connection of *wire* is closed. Our thread heard of it before, when it

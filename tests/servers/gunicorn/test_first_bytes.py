@@ -4,6 +4,7 @@ bytes before ours has begun to guard it.
 
 from __future__ import annotations
 
+import selectors
 import socket
 import time
 from contextlib import ExitStack, suppress
@@ -27,6 +28,18 @@ def wsgi(_environ: Any, start_response: Any) -> list[bytes]:
     return [b"ok"]
 
 
+def served(stack: ExitStack, address: tuple[str, int]) -> list[socket.socket]:
+    """Clients that came together, asked at once and have the head of their answer."""
+    clients = []
+    for _ in range(CLIENTS):
+        client = stack.enter_context(socket.create_connection(address, PATIENCE))
+        client.sendall(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+        clients.append(client)
+    for client in clients:
+        assert client.recv(4096).startswith(b"HTTP/1.1 200 ")
+    return clients
+
+
 @pytest.mark.slow
 def test_nobody_who_was_answered_is_ended_as_one_that_never_asked() -> None:
     with (
@@ -34,13 +47,7 @@ def test_nobody_who_was_answered_is_ended_as_one_that_never_asked() -> None:
         worker(reaper.gunicorn.ThreadWorker, wsgi, worker_connections="1000") as server,
         ExitStack() as stack,
     ):
-        clients = []
-        for _ in range(CLIENTS):
-            client = stack.enter_context(socket.create_connection(server.address, PATIENCE))
-            client.sendall(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
-            clients.append(client)
-        for client in clients:
-            assert client.recv(4096).startswith(b"HTTP/1.1 200 ")
+        clients = served(stack, server.address)
         time.sleep(1.5)  # the kernel's clock says how long they have rested
         ended = 0
         for client in clients:
@@ -50,3 +57,31 @@ def test_nobody_who_was_answered_is_ended_as_one_that_never_asked() -> None:
                     pass
                 ended += 1
         assert ended == 0
+
+
+@pytest.mark.slow
+def test_a_second_head_counts_from_its_own_first_byte() -> None:
+    limits = {**LIMITS, "TIMEOUTS_HEADERS": "3s", "TIMEOUTS_FIRST_BYTE": "3s"}
+    with (
+        configured(limits),
+        worker(
+            *(reaper.gunicorn.ThreadWorker, wsgi),
+            worker_connections="1000",
+            threads=str(CLIENTS),  # each reads a head
+        ) as server,
+        ExitStack() as stack,
+    ):
+        clients = served(stack, server.address)
+        time.sleep(1)  # before the guard has looked at any of them
+        begun, ended = {}, {}
+        with selectors.DefaultSelector() as waits:
+            for client in clients:
+                waits.register(client, selectors.EVENT_READ)
+                begun[client] = time.monotonic()
+                client.sendall(b"GET / HTTP/1.1\r\n")
+            while len(ended) < CLIENTS:
+                for key, _ in waits.select(PATIENCE):
+                    if not key.fileobj.recv(4096):
+                        ended[key.fileobj] = time.monotonic()
+                        waits.unregister(key.fileobj)
+        assert min(ended[client] - begun[client] for client in clients) >= 3
