@@ -87,8 +87,8 @@ def judge(kind: Kind, seen: Seen, subject: Subject, lag: float, stop: float = 0.
     limit = Limit(subject.drain) if kind.world == "stop" else subject.limits.get(kind.limit)
     why = _lost(kind, end, seen) if kind.lives else _held(kind, end, seen, limit, subject.tick, lag)
     word = WRONG if why else RIGHT
-    if why and kind.lives and lag > _margin(kind, subject.measure(kind)):
-        word, why = NOT_JUDGED, f"the machine was {seconds(lag)} late itself"
+    if why and kind.lives and (late := too_late(kind, subject, lag)):
+        word, why = NOT_JUDGED, late
     if end.doubt and (word == WRONG or not kind.lives):
         word, why = NOT_JUDGED, f"the client was {end.doubt}"
     return Verdict(
@@ -100,6 +100,15 @@ def judge(kind: Kind, seen: Seen, subject: Subject, lag: float, stop: float = 0.
         None if end.after is None else round(end.after, 3),
         lag,
     )
+
+
+def too_late(kind: Kind, subject: Subject, lag: float) -> str:
+    """Why what a live client of *kind* lost proves nothing: the machine was *lag*
+    seconds late, and it can have lost by that. "": it proves a loss.
+    """
+    if lag <= _margin(kind, subject.measure(kind)):
+        return ""
+    return f"the machine was {seconds(lag)} late itself"
 
 
 def _margin(kind: Kind, one: float) -> float:

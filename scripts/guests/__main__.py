@@ -23,6 +23,7 @@ from typing import Any
 
 from loadgen.conform.kinds import TICK
 from loadgen.conform.kinds_ends import SERVER_ENDS
+from loadgen.conform.verdicts import NOT_JUDGED
 from loadgen.plan.acts import Kind
 from reaper.config.flags import Parser
 
@@ -89,7 +90,11 @@ def main() -> int:
         report["holds"][column.name] = list(holds)
         report["about"][column.name] = about | {"load_after": os.getloadavg()[0]}
         red = sum(bool(cell.wrong or cell.lacks) for cell in cells.values())
-        print(f"{column.name}: {len(cells)} kinds, {red} red; holds {holds or 'nothing'}")
+        doubts = sum(bool(cell.doubt) for cell in cells.values())
+        print(
+            f"{column.name}: {len(cells)} kinds, {red} red, {doubts} not judged;"
+            f" holds {holds or 'nothing'}"
+        )
         print(*(f"  {each}" for each in found), sep="\n", flush=True)
     if options.document:
         if options.only and KEPT.exists():  # the other guests stay as they were measured
@@ -150,6 +155,8 @@ def said(cell: Cell) -> str:
     differs.
     """
     mine, stock = cell.guarded.words, cell.stock.words
+    if cell.doubt:
+        return NOT_JUDGED
     if cell.kind.lives:
         text = mine if mine == stock else f"{mine} (stock {stock})"
         return f"**{text}**" if cell.wrong else text
@@ -204,6 +211,7 @@ def paragraph(column: str, report: dict[str, Any]) -> str:
     kept = sum(text.startswith("kept") for text in texts)
     gained = sum(text.startswith("kept (") for text in texts)
     lost = sum(text.startswith("lost") for text in texts)
+    doubts = texts.count(NOT_JUDGED)
     after = [float(text.split(" ", 1)[0]) for text in texts if re.match(r"[\d.]+ s", text)]
     words = [
         f"{len(cells)} kinds: {kept} live ones are kept"
@@ -218,6 +226,7 @@ def paragraph(column: str, report: dict[str, Any]) -> str:
             if after
             else []
         ),
+        *([f"{doubts} {'is' if doubts == 1 else 'are'} not judged"] if doubts else []),
         f"red {'are' if len(red) > 1 else 'is'} {'; '.join(f'*{name}*' for name in red) or 'none'}",
         f"measured at {about['commit'][:12]}",
     ]

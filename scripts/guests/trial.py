@@ -30,6 +30,7 @@ from loadgen.conform.kinds import (
 from loadgen.conform.kinds_ends import AGES, OWN_LIMITS, SERVER_ENDS, STOPS, TLS, TUNNELS
 from loadgen.conform.kinds_http2 import FLOODS, HTTP2, LEFT_HTTP2
 from loadgen.conform.subject import ROUTES, SPOKEN, Limit, Subject, fitted
+from loadgen.conform.verdicts import too_late
 from loadgen.plan.acts import At, Kind
 from loadgen.playing.client import OWN_LAG, PATIENCE, Address, Seen
 from loadgen.playing.play import played
@@ -117,7 +118,7 @@ class Cell:
         """What the guarded server does worse; "" if nothing."""
         kind, stock, guarded = self.kind, self.stock, self.guarded
         if kind.lives:
-            lost = not guarded.kept and stock.kept and not guarded.doubt
+            lost = not guarded.kept and stock.kept and not self.doubt
             return f"lost what stock keeps: {guarded.about}" if lost else ""
         if guarded.after is None:
             return "" if guarded.behind else "held beyond its limit"
@@ -135,6 +136,15 @@ class Cell:
         if self.by and not ends:
             return f"ended after {guarded.after:.2f} s, as `{self.by}` does, and not `{kind.limit}`"
         return ""
+
+    @property
+    def doubt(self) -> str:
+        """Why it is not judged what a live client lost; "" if it is, or lost
+        nothing.
+        """
+        if not self.kind.lives or self.guarded.kept:
+            return ""
+        return self.guarded.doubt or too_late(self.kind, SUBJECT, self.lag)
 
     @property
     def limit(self) -> float:
@@ -296,7 +306,7 @@ async def stopped(
 
 
 def unsettled(cell: Cell) -> bool:
-    return bool(cell.wrong or cell.lacks or cell.guarded.doubt or cell.stock.doubt)
+    return bool(cell.wrong or cell.lacks or cell.doubt or cell.guarded.doubt or cell.stock.doubt)
 
 
 def kinds_of(column: Column, *, quick: bool = False, world: str = "limits") -> list[Kind]:
