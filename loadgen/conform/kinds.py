@@ -51,6 +51,11 @@ def rests(count: int, seconds: float, what: bytes = get()) -> tuple[Act, ...]:
     return tuple(acts)
 
 
+CROWD = 100
+"""How many come one upon the other: so many that the threads of a server overtake each
+other.
+"""
+
 HTTP_LIVES = (
     Kind(name="asks once, and says close", acts=(Send(CLOSE),), answers=(HELLO,), quick=True),
     Kind(
@@ -93,6 +98,13 @@ HTTP_LIVES = (
         name="takes its time with the second head, too",
         acts=(*rests(1, 0), Rest(0.6), Send(HALF_HEAD), Rest(0.7), Send(get()[-9:])),
         answers=(HELLO,) * 2,
+        quick=True,
+    ),
+    Kind(
+        name="comes in a crowd, and asks again in the last 150 ms of `keep_alive`",
+        acts=rests(2, NEAR),
+        answers=(HELLO,) * 2,
+        crowd=CROWD,
         quick=True,
     ),
     Kind(

@@ -312,6 +312,7 @@ OWN_LIMITS = tuple(
 """For servers that count requests themselves: each connection's, or the process's."""
 
 _OVER_TLS = (
+    "comes in a crowd, and asks again in the last 150 ms of `keep_alive`",
     "asks again in the last 150 ms of `keep_alive`",
     "begins in the last 150 ms of `first_byte`",
     "ends its head in the last 150 ms of `headers`",
@@ -334,9 +335,13 @@ _OVER_TLS = (
 """The kinds of HTTP/1.1 that come over TLS, too; there an end of file is a
 `close_notify`.
 """
+CROWD_OF_TLS = 20
+"""As `CROWD`: each handshake costs a client a millisecond, and late answers are its
+own.
+"""
 TLS = (
     *(
-        replace(kind, name=f"TLS: {kind.name}", speaks="tls")
+        replace(kind, name=f"TLS: {kind.name}", speaks="tls", crowd=min(kind.crowd, CROWD_OF_TLS))
         for kind in (*HTTP_LIVES, *HTTP_DIES)
         if kind.name in _OVER_TLS
     ),

@@ -28,7 +28,7 @@ from ..plan.acts import (
     Trailers,
     Want,
 )
-from .kinds import LEAVERS, NEAR
+from .kinds import CROWD, LEAVERS, NEAR
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, PRIORITY, CONTINUATION = 0, 1, 2, 9
@@ -66,6 +66,7 @@ def http2(
     quick: bool = False,
     lag: float = 0.0,
     alone: bool = False,
+    crowd: int = 1,
     done: bool = False,
 ) -> Kind:
     """A kind that speaks HTTP/2."""
@@ -80,6 +81,7 @@ def http2(
         quick=quick,
         lag=lag,
         alone=alone,
+        crowd=crowd,
         done=done,
     )
 
@@ -93,6 +95,12 @@ HTTP2 = (
         *(Rest(NEAR), Ask(), Done(1), Rest(NEAR), Ask()),
         answers=(HELLO,) * 3,
         quick=True,
+    ),
+    http2(
+        "comes in a crowd, and asks again in the last 150 ms of `keep_alive`",
+        *(*ASKED, Rest(NEAR), Ask()),
+        answers=(HELLO,) * 2,
+        crowd=CROWD,
     ),
     http2(
         "begins in the last 150 ms of `first_byte`",
