@@ -53,15 +53,11 @@ def change(module: ModuleType, visit: Visit) -> None:
 
     @after(module.AppRunner, "__init__")
     def told(_result: None, runner: Any, app: Any, *_others: Any, **options: Any) -> None:
-        from ..configured import kept_alive
-        from . import server, streams
+        from . import server
 
         config = visit.host.load()
         if runner._shutdown_timeout == server.OWN_GRACE:
             runner._shutdown_timeout = config.timeouts.drain
         with suppress(RuntimeError):  # another runner has started the application
-            streams.end_streams(app, config)
             named = options.get("keepalive_timeout")
-            server.name_the_keep_alive(
-                app, kept_alive(config, None if named in DEFAULTS else named)
-            )
+            server.prepare_answers(app, config, None if named in DEFAULTS else named)

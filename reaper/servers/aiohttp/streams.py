@@ -103,7 +103,7 @@ class AppStreams:
         self._pings: Pings | None = None
 
     def note(self, request: web.Request, response: web.StreamResponse) -> None:
-        """*response* begins."""
+        """*response*, which is no `web.Response`, begins."""
         if isinstance(response, web.WebSocketResponse):
             self._sockets.add(response)
             return
@@ -111,7 +111,7 @@ class AppStreams:
         said = said if isinstance(said, dict) else {}
         wanted = said.get("stream")
         is_stream = response.content_type in self._types if wanted is None else bool(wanted)
-        if not is_stream or isinstance(response, web.Response):
+        if not is_stream:
             return
         turn = Turn() if self._turns else None
         if turn is not None:
@@ -273,20 +273,22 @@ def set_method(response: Any, name: str, instead: Callable[..., Awaitable[None]]
     setattr(response, name, called)
 
 
-def end_streams(app: web.Application, config: ReaperConfig) -> None:
-    """Ping and end the streams and WebSockets of *app*, if any setting asks for it.
-    Does nothing the second time. Its sub-applications are covered.
+Note = Callable[[web.Request, web.StreamResponse], None]
+
+
+def end_streams(app: web.Application, config: ReaperConfig) -> Note | None:
+    """Ping and end the streams and WebSockets of *app*, if any setting asks for it;
+    what is returned then has to be called with each response that begins, unless it is
+    whole: a `web.Response`. None, and nothing is done, the second time. Its
+    sub-applications are covered.
 
     Raises:
         RuntimeError: *app* is frozen; its server runs.
     """
     # The one that is there may be of the copy of this library that the program imports.
     done = any(getattr(each, "__name__", "") == STOP for each in app.on_shutdown)
-    if are_wanted(config) and not done:
-        streams = AppStreams(config, partial(reaper_of, config=config))
-
-        async def prepare(request: web.Request, response: web.StreamResponse) -> None:
-            streams.note(request, response)
-
-        app.on_response_prepare.append(prepare)
-        app.on_shutdown.append(streams.end_streams_of)
+    if done or not are_wanted(config):
+        return None
+    streams = AppStreams(config, partial(reaper_of, config=config))
+    app.on_shutdown.append(streams.end_streams_of)
+    return streams.note

@@ -39,6 +39,7 @@ AGAIN = 0.05
 
 SAYS_KEEP_ALIVE = (b"keep-alive", "keep-alive")
 """The header in which an application may say how long its connection is kept."""
+KEEP_ALIVE_LENGTH = len(SAYS_KEEP_ALIVE[0])
 
 
 LIFESPAN = 2.0
@@ -175,9 +176,12 @@ class _Protocol(gasgi.ASGIProtocol):  # type: ignore[misc]
         hint = self.worker.hint
         if hint and status >= 200 and self._keepalive and not close:
             headers = list(headers)
-            if not any(name.lower() in SAYS_KEEP_ALIVE for name, _ in headers):
+            for name, _ in headers:  # by their lengths first: few have that of it
+                if len(name) == KEEP_ALIVE_LENGTH and name.lower() in SAYS_KEEP_ALIVE:
+                    break
+            else:
                 headers.append((b"Keep-Alive", hint))
-        super()._send_response_start(status, headers, request, close=close or self.is_last)
+        super()._send_response_start(status, headers, request, close or self.is_last)
 
     @property
     def _h2_conn(self) -> Any:
