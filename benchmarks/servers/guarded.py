@@ -123,6 +123,15 @@ PARTS = {
 }
 """What a part of the guard does, by its name in `without`."""
 
+SWITCHES = {
+    "a stream can be told of a stop": "REAPER_TIMEOUTS_DRAIN_STREAMS=0s",
+    "an answer names the keep-alive": "REAPER_TIMEOUTS_KEEP_ALIVE=0s",
+}
+"""What a setting switches off that acts on every request."""
+SWITCHED = ("gunicorn, asgi", "gunicorn, threads", "aiohttp")
+"""The servers of which that is counted."""
+GOALS = {HTTP: 1.05, HTTP2: 1.25, TLS: 1.05}
+
 
 def run(scale: Scale = "full", note: Note = lambda _: None) -> dict[str, Any]:
     """`results[server]` = {"stock": n, "guarded": n}, instructions of a request;
@@ -134,7 +143,7 @@ def run(scale: Scale = "full", note: Note = lambda _: None) -> dict[str, Any]:
     # hypercorn ends a connection of HTTP/2 after 1,000 requests.
     exchanges = by_scale(scale, 100, 300, 600)
     found = {"results": count(list(PAIRS), exchanges, note), "exchanges": exchanges}
-    return {**found, "parts": parts(exchanges, note)}
+    return {**found, "parts": parts(exchanges, note), "without": without(exchanges, note)}
 
 
 def parts(exchanges: int, note: Note = lambda _: None) -> dict[str, int]:
@@ -151,6 +160,20 @@ def parts(exchanges: int, note: Note = lambda _: None) -> dict[str, int]:
     each = {part: whole - less for part, less in zip(PARTS, found, strict=True)}
     each["application"] -= each["header"]  # which that one sends
     return each
+
+
+def without(exchanges: int, note: Note = lambda _: None) -> dict[str, dict[str, int]]:
+    """Instructions of a request of each of `SWITCHED` with one of `SWITCHES` off."""
+    wanted = [(name, what) for name in SWITCHED for what in SWITCHES]
+
+    def counted(one: tuple[str, str]) -> int:
+        name, what = one
+        note(f"counting {name}, {SWITCHES[what]}")
+        return instructions(f"env {SWITCHES[what]} {PAIRS[name].guarded}", exchanges)
+
+    with ThreadPoolExecutor(2) as pool:
+        found = iter(pool.map(counted, wanted))
+        return {name: {what: next(found) for what in SWITCHES} for name in SWITCHED}
 
 
 def count(
@@ -313,6 +336,16 @@ def table(found: dict[str, Any]) -> str:
         stock, guarded = each["stock"], each["guarded"]
         rows.append([name, f"{stock:,}", f"{guarded:,}", f"{guarded / stock:.3f}x"])
     text = markdown(["", "stock", "guarded", "guarded / stock"], rows)
+    goals = ", ".join(f"{goal:g}x over {speaks}" for speaks, goal in GOALS.items())
+    text += f"\n\nThe goal is {goals}."
+    if "without" in found:
+        whole = {name: found["results"][name]["guarded"] for name in found["without"]}
+        less = [
+            [name, *(f"{whole[name] - each[what]:,}" for what in SWITCHES)]
+            for name, each in found["without"].items()
+        ]
+        said = "Of what is above it, so many instructions are what a setting switches off:"
+        text += f"\n\n{said}\n\n{markdown(['', *SWITCHES], less)}"
     if "parts" not in found:
         return text
     shown = [[PARTS[part], f"{more:,}"] for part, more in found["parts"].items()]
