@@ -226,10 +226,13 @@ def instructions(command: str, exchanges: int, speaks: str = HTTP, streams: int 
             ) as server,
             closing(_client(_dialled(port, cert), speaks, streams)) as client,
         ):
-            client.ask(max(WARM // streams, 1))
-            _instrument(server.pid, "on")
-            client.ask(exchanges // streams)
-            _instrument(server.pid, "off")
+            try:
+                client.ask(max(WARM // streams, 1))
+                _instrument(server.pid, "on")
+                client.ask(exchanges // streams)
+                _instrument(server.pid, "off")
+            except RuntimeError as error:
+                raise RuntimeError(f"{command}: {error}") from None
             processes = [psutil.Process(each) for each in serving.tree(server.pid)]
         # Each writes its count as it ends, which a worker may do after its parent.
         psutil.wait_procs(processes, PATIENCE)

@@ -4,6 +4,7 @@ guarded.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from types import ModuleType
 from typing import Any
@@ -29,11 +30,18 @@ def own_keep_alive(server: Any) -> float | None:
     process stood still. Ours is in force.
     """
     if not hasattr(server, OWN):
-        named = server._kwargs.get("keepalive_timeout")
-        setattr(server, OWN, None if named in DEFAULTS else named)
+        setattr(server, OWN, _set(server._kwargs))
         server._kwargs["keepalive_timeout"] = NEVER
     found: float | None = getattr(server, OWN)
     return found
+
+
+def _set(options: Mapping[str, Any]) -> float | None:
+    """The keep-alive that the program has set in *options*; None: none, or no number,
+    of which aiohttp makes what it can.
+    """
+    named = options.get("keepalive_timeout")
+    return named if isinstance(named, int | float) and named not in DEFAULTS else None
 
 
 def change(module: ModuleType, visit: Visit) -> None:
@@ -59,5 +67,4 @@ def change(module: ModuleType, visit: Visit) -> None:
         if runner._shutdown_timeout == server.OWN_GRACE:
             runner._shutdown_timeout = config.timeouts.drain
         with suppress(RuntimeError):  # another runner has started the application
-            named = options.get("keepalive_timeout")
-            server.prepare_answers(app, config, None if named in DEFAULTS else named)
+            server.prepare_answers(app, config, _set(options))
