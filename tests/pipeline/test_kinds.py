@@ -323,6 +323,22 @@ for mode in BOTH:
             PASS,
             scripts("open 0 30; touch 2; retimed 20 3600; touch 300; close_peer 301", mode=mode),
         ),
+        "a silent connection gets a second, and is spared at once": (
+            PASS,
+            scripts(
+                "open 0 3600; touch 2; retimed 300.25 1; averted 300.25; touch 300.3;"
+                " close_peer 301",
+                mode=mode,
+            ),
+        ),
+        "one that is long overdue is spared, and gets an hour at once": (
+            FAIL,
+            scripts(
+                "open 0 30; touch 2; averted 300.25; retimed 300.25 3600; touch 300.3;"
+                " close_peer 301",
+                mode=mode,
+            ),
+        ),
         "two other timeouts at one instant of a silence": (
             PASS,
             scripts(

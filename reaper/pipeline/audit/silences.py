@@ -137,7 +137,15 @@ def judge_silences(
     before = before.rowsBetween(Window.unboundedPreceding, -1)
     last_check = F.max(F.when(averted, t)).over(before)
     # Of a change that has no instant of its own nobody knows when it came.
-    last_change = F.max(F.when(changes & F.col("idle_ns").isNotNull(), t)).over(before)
+    changed = changes & F.col("idle_ns").isNotNull()
+    last_change = F.max(F.when(changed, t)).over(before)
+    # A check that states the timeout of a change at its own instant came after it.
+    instant = Window.partitionBy("conn", "t")
+    shortest, longest = (
+        each(F.when(changed, F.col("timeout_ms"))).over(instant) for each in (F.min, F.max)
+    )
+    states_it = averted & F.col("timeout_ms").isin(shortest, longest)
+    last_change = F.greatest(last_change, F.when(states_it, t))
     states = changes | (F.col("code") == OPEN)
     stated = rare.where(F.col("code").isin(ACTIVITY, AVERTED, *ends, OPEN) | changes)
     silent = stated.withColumns(
