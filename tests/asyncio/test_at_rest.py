@@ -122,8 +122,8 @@ def contexts_of(certificate: tuple[str, str]) -> tuple[ssl.SSLContext, ssl.SSLCo
 @asynccontextmanager
 async def client_of(way: Callable[..., Any], certificate: tuple[str, str]) -> AsyncIterator[Client]:
     context, trust = contexts_of(certificate)
-    # A tick so long, and nobody who may vanish is asked for: the looks of these tests are
-    # the only ones, however long they take.
+    # The tick is so long, and no client is asked whether it has vanished: no looks but
+    # those of these tests, however long they take.
     said = {"timeouts.idle": "10m", "reaper.tick": "5m", "timeouts.vanished": "0s"}
     config = ReaperConfig.load(environ={}, overrides=said)
     async with reaper.asyncio.open_reaper(config=config) as watcher:
