@@ -105,7 +105,6 @@ HTTP_LIVES = (
         acts=rests(2, NEAR),
         answers=(HELLO,) * 2,
         crowd=CROWD,
-        quick=True,
     ),
     Kind(
         name="drips its head, byte by byte",

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from ..plan.acts import Busy, Drip, Kind, Rest, Take, Until
+from ..plan.acts import Busy, Drip, Kind, Rest, Shake, Take, Until
 from ..playing.client import Seen, says_the_last
 from ..units import seconds
 from .grounds import Ground, ground
@@ -116,6 +116,7 @@ def _margin(kind: Kind, one: float) -> float:
     by. *one*: the limit that its rests are measured by.
     """
     rests = [act.seconds for act in kind.acts if isinstance(act, Rest | Busy)]
+    rests += [act.apart for act in kind.acts if isinstance(act, Shake) and act.apart]
     if any(0.75 * one < seconds < one for seconds in rests):
         return MACHINE
     if any(rests) or any(isinstance(act, Drip | Take) for act in kind.acts):

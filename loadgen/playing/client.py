@@ -437,7 +437,9 @@ class Tls(Client):
                 await super()._write(data[: len(data) // 2])
                 if act.apart is None:
                     return
+                until = self.loop.time() + act.apart
                 await asyncio.sleep(act.apart)
+                self.seen.late = max(self.seen.late, self.loop.time() - until)
                 data, act = data[len(data) // 2 :], None
             if self._up and self.keeps:
                 self._kept = data
