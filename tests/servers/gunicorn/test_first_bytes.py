@@ -73,7 +73,8 @@ def test_a_second_head_counts_from_its_own_first_byte() -> None:
     ):
         clients = served(stack, server.address)
         time.sleep(1)  # before the guard has looked at any of them
-        begun, ended = {}, {}
+        begun: dict[Any, float] = {}
+        ended: dict[Any, float] = {}
         with selectors.DefaultSelector() as waits:
             for client in clients:
                 waits.register(client, selectors.EVENT_READ)
@@ -81,7 +82,8 @@ def test_a_second_head_counts_from_its_own_first_byte() -> None:
                 client.sendall(b"GET / HTTP/1.1\r\n")
             while len(ended) < CLIENTS:
                 for key, _ in waits.select(PATIENCE):
-                    if not key.fileobj.recv(4096):
-                        ended[key.fileobj] = time.monotonic()
-                        waits.unregister(key.fileobj)
+                    one: Any = key.fileobj
+                    if not one.recv(4096):
+                        ended[one] = time.monotonic()
+                        waits.unregister(one)
         assert min(ended[client] - begun[client] for client in clients) >= 3
