@@ -300,6 +300,7 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
     _serves = True
     _stopped = math.inf
     _has_unguarded = False
+    _settings = ReaperConfig()  # until it starts
 
     @property
     def alive(self) -> bool:
