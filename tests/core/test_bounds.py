@@ -244,7 +244,7 @@ class RoundingAdversary(Adversary):
 
 TestNoCallIsLongWhereTimeoutsAreRounded = RoundingAdversary.TestCase
 TestNoCallIsLongWhereTimeoutsAreRounded.settings = settings(
-    max_examples=settings().max_examples // 20, stateful_step_count=10, deadline=None
+    max_examples=settings().max_examples // 10, stateful_step_count=15, deadline=None
 )
 
 
