@@ -130,22 +130,21 @@ def judge_silences(
     t, reaped, averted = F.col("t"), F.col("code") == REAP, F.col("code") == AVERTED
     told = F.col("code") == CONFIG
     changes = told & F.col("idle_sum_ns").isNull()
-    # Rows of one instant: the check that spared, then a change of the timeout, then the
-    # row that ends the silence and has to see both.
-    order = F.when(averted, 0).when(told, 1).otherwise(2)
-    before = Window.partitionBy("conn").orderBy("t", order)
-    before = before.rowsBetween(Window.unboundedPreceding, -1)
-    last_check = F.max(F.when(averted, t)).over(before)
     # Of a change that has no instant of its own nobody knows when it came.
     changed = changes & F.col("idle_ns").isNotNull()
-    last_change = F.max(F.when(changed, t)).over(before)
-    # A check that states the timeout of a change at its own instant came after it.
     instant = Window.partitionBy("conn", "t")
     shortest, longest = (
         each(F.when(changed, F.col("timeout_ms"))).over(instant) for each in (F.min, F.max)
     )
-    states_it = averted & F.col("timeout_ms").isin(shortest, longest)
-    last_change = F.greatest(last_change, F.when(states_it, t))
+    # Rows of one instant: the check that spared, then a change of the timeout, then a
+    # check that states that one, then the row that ends the silence and has to see all.
+    states_it = averted & F.coalesce(F.col("timeout_ms").isin(shortest, longest), F.lit(False))
+    order = F.when(states_it, 2).when(averted, 0).when(told, 1).otherwise(3)
+    rare = rare.withColumn("order_at_t", order)
+    before = Window.partitionBy("conn").orderBy("t", "order_at_t")
+    before = before.rowsBetween(Window.unboundedPreceding, -1)
+    last_check = F.max(F.when(averted, t)).over(before)
+    last_change = F.max(F.when(changed, t)).over(before)
     states = changes | (F.col("code") == OPEN)
     stated = rare.where(F.col("code").isin(ACTIVITY, AVERTED, *ends, OPEN) | changes)
     silent = stated.withColumns(
