@@ -282,8 +282,8 @@ class Kind:
             server ends by itself, see `columns`; `own`, of what it ends by a limit of
             its own; `stop`, the server is told to stop.
         alone: Whether it comes after all others.
-        crowd: How many of it come one upon the other. They live; what is seen is what
-            the one saw that had the least.
+        crowd: How many of it come one upon the other; only those that live may. What is
+            seen is what the one saw that had the least.
         done: Whether it can ask for nothing any more, and nothing is owed to it: to end
             it before its limit takes nothing from it.
         first: The first bytes have to come before the limit begins: a busy client is

@@ -54,7 +54,9 @@ async def played(
     await asyncio.sleep(after)
     if kind.crowd > 1:
         one = replace(kind, crowd=1)
-        crowd = (played(one, address, patience, n * GAP, stop, tls) for n in range(kind.crowd))
+        crowd = (
+            played(one, address, patience, n * GAP, stop, tls, authority) for n in range(kind.crowd)
+        )
         return min(await asyncio.gather(*crowd), key=_had)
     sock = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
     sock.setblocking(False)
@@ -83,5 +85,7 @@ async def played(
 
 
 def _had(seen: Seen) -> tuple[bool, int, int]:
-    """Sorts those first that live and had the least."""
+    """What a client that lives has had: the least is that of one that lost a request,
+    or saw a law broken, then of the one with the fewest answers.
+    """
     return not (seen.lost or seen.broke), len(seen.answers), len(seen.data)
