@@ -4,12 +4,13 @@
 
 Each client has asked once, and keeps its connection: the server looks for those that
 have gone (`vanished`) and knows when the client's time is over (`keep_alive`, here 15
-minutes). Guarded, it is measured with and without the first: the second is what a limit
-costs. The time of all threads of all its processes is read from the kernel before
-there are clients and while they rest, and the first is taken off. A minute has all that
-is done once a minute. The three are measured in the same minute, beside the others.
-daphne is not among them: its channel ends whoever rests for a minute, stock and
-guarded.
+minutes). Guarded, it is measured with and without that search: without it, what is left
+is what the limit costs.
+
+The time of all threads of all its processes is read from the kernel before there are
+clients and while they rest, and the first is taken off. A minute has all that is done
+once a minute. The three are measured in the same minute, beside the others. daphne is
+not among them: its channel ends whoever rests for a minute, stock and guarded.
 
 System calls are counted afterwards, in another minute: what a stock server makes too is
 taken off.
@@ -52,6 +53,9 @@ AT_ONCE = 3
 GOAL = 0.3
 """Microseconds a second that the limit of a resting client is to cost at the most."""
 STOCK, GUARDED, ALONE = "stock", "guarded", "`vanished` off"
+"""The ways in which a server is measured; the last is guarded, too."""
+KEYS = {"us": "us a second", "calls": "calls a minute"}
+"""What is measured of a client, and its head in the table."""
 PROGRAMS = f"{sys.executable} {programs.__file__}"
 
 Commands = dict[str, tuple[str, str]]
@@ -211,6 +215,3 @@ def table(found: dict[str, Any]) -> str:
         "minute by itself."
     )
     return f"{markdown(head, rows)}\n\n{said}"
-
-
-KEYS = {"us": "us a second", "calls": "calls a minute"}
