@@ -192,7 +192,7 @@ class TimingWheel(Generic[T]):
         self._levels = [_Level(0, 1, self._sizes[0], tick)]
         self._fitted = self._now  # the instant for which each level knows how far it reaches
         self._due_at_once = _WheelSlot(self, -1, 0)
-        self._fit()
+        self._fit(self._levels)
         self._behind = False  # an `advance` with a limit has left work
         self.left: int = _ALL  # of the limit of the last `advance`; for the core
         self._heap: list[tuple[int, int, _WheelSlot]] = []
@@ -393,7 +393,7 @@ class TimingWheel(Generic[T]):
         timer.
         """
         if self._fitted is not self._now:
-            self._fit()
+            self._fit(self._levels)
         # Rounded up to the tick. Divided by the length of a slot it is the slot's
         # number: to divide by the tick and then by the ticks of a slot comes to the
         # same.
@@ -419,15 +419,15 @@ class TimingWheel(Generic[T]):
         timer._chunk = chunk
         items.append(timer)
 
-    def _fit(self) -> None:
-        """Note how far each level reaches now that the clock has moved.
+    def _fit(self, levels: Sequence[_Level]) -> None:
+        """Note how far each of *levels* reaches from where the clock stands now.
 
-        Each level sees the clock rounded down to its own tick: seen from the exact
+        A level sees the clock rounded down to its own tick: seen from the exact
         clock, a deadline just short of one revolution would share the slot the clock
         stands in.
         """
         self._fitted = self._now
-        for level in self._levels:
+        for level in levels:
             level.until = (self._now_ticks // level.span + level.size) * level.length
 
     def _reach(self, due: int) -> _Level:
@@ -436,8 +436,9 @@ class TimingWheel(Generic[T]):
             below = self._levels[-1]
             index = below.index + 1
             size = self._sizes[min(index, len(self._sizes) - 1)]
-            self._levels.append(_Level(index, below.span * below.size, size, self._tick))
-            self._fit()
+            level = _Level(index, below.span * below.size, size, self._tick)
+            self._levels.append(level)
+            self._fit((level,))  # all of them for each new one would be a square
         return self._levels[-1]
 
     def _pop(self) -> _WheelSlot:

@@ -382,6 +382,12 @@ def test_a_slot_of_a_wheel_and_what_is_due_at_once_are_emptied_by_short_calls(
     assert found == 2 * MANY_MORE
 
 
+def test_levels_of_a_wheel_are_made_by_a_short_call() -> None:
+    wheel = TimingWheel[int](tick=1, wheel_size=WHEEL_SIZE)
+    short(wheel.schedule, WHEEL_SIZE**30 - WHEEL_SIZE**29, 0)
+    assert len(wheel.levels) == 30
+
+
 def test_nothing_is_reaped_before_what_is_left_in_the_wheel_and_due_earlier(
     core: IdleReaper,
 ) -> None:
