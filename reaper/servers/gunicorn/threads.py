@@ -17,11 +17,11 @@ import contextlib
 import errno
 import functools
 import math
+import operator
 import os
 import select
 import selectors
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -70,6 +70,8 @@ class ThreadWire(Wire):
         ends: Whether the next answer has to say that it is the last.
         come: Bytes of HTTP/2 that gunicorn reads before the guard begins: in clear
             text, the preface.
+        silent: Whether nothing has come of HTTP/1 yet. What is waited for is the first
+            byte then: over TLS its client was heard before, in the handshake.
         waited: Whether the client waits for `100 Continue`. gunicorn sends that before
             it calls the application.
         answer: gunicorn's `Response` to the request in hand; None until there is one.
@@ -83,7 +85,9 @@ class ThreadWire(Wire):
         "_closes",
         "_lock",
         "_over",
+        "_over_tls",
         "_reaper",
+        "_unreader",
         "answer",
         "answering",
         "asleep",
@@ -95,6 +99,7 @@ class ThreadWire(Wire):
         "receiving",
         "says",
         "served",
+        "silent",
         "waited",
     )
 
@@ -119,8 +124,15 @@ class ThreadWire(Wire):
         self.asleep: bool = False
         self.answer: Any = None
         self.served: Served | None = None
-        self.come: bytes = b"" if conn.cfg.is_ssl else PREFACE
+        self.silent: bool = False
+        self._unreader: Any = None
+        self._over_tls: bool = conn.cfg.is_ssl
+        self.come: bytes = b"" if self._over_tls else PREFACE
+        # Names of the objects, and no classes of ours in the place of gunicorn's: an
+        # object whose class is changed has its attributes in a dict of its own, where
+        # each costs more to read.
         conn.close = self.close_for_gunicorn
+        conn.init = self.init_for_gunicorn
 
     def close_for_gunicorn(self, *arguments: Any, **options: Any) -> None:
         """Stands in the place of the connection's own `close`: waits until no other
@@ -138,11 +150,60 @@ class ThreadWire(Wire):
         finally:
             self._over(self)
 
+    def init_for_gunicorn(self) -> None:
+        """Stands in the place of the connection's own `init` until that is called:
+        gunicorn's thread shakes hands, if it speaks TLS, and makes a parser. Its reader
+        leaves notes here, from the first head on.
+        """
+        conn = self.conn
+        del conn.init
+        conn.init()
+        unreader: Any = getattr(conn.parser, "unreader", None)
+        if type(unreader) is SocketUnreader:  # of HTTP/1
+            self._unreader, self.silent = unreader, True
+            unreader.chunk = self.chunk_for_gunicorn
+            unreader.take_buffered = self.take_buffered_for_gunicorn
+
+    def chunk_for_gunicorn(self, size_hint: int | None = None) -> Any:
+        """Stands in the place of the reader's own `chunk`: notes while gunicorn's
+        thread waits for bytes of the client.
+        """
+        unreader = self._unreader
+        self.parsing, self.receiving = False, not self.silent
+        try:
+            if unreader is None or (self._over_tls and self._was_told(unreader.sock)):
+                return b""
+            data = SocketUnreader.chunk(unreader, size_hint)
+            self.silent = False
+            self.parsing = bool(data) and not self.answering
+            return data
+        finally:
+            self.receiving = False
+
+    def take_buffered_for_gunicorn(self) -> bytes:
+        """Stands in the place of the reader's own: notes what it gives to HTTP/2."""
+        self.come = come = bytes(SocketUnreader.take_buffered(self._unreader))
+        return come
+
+    def _was_told(self, sock: Any) -> bool:
+        """Wait for bytes. Whether the client was told that none is waited for any
+        longer.
+        """
+        if sock.pending() or sock.gettimeout() is not None:
+            return False
+        waits = select.poll()
+        waits.register(sock, select.POLLIN)
+        waits.poll()
+        if self.says:
+            self.said()
+            return True
+        return False
+
     def part(self) -> Any:
         """Let go of the connection, which is over, and return it. Call it in our
         thread: no other reads this object.
         """
-        conn, self.conn = self.conn, None
+        conn, self.conn, self._unreader = self.conn, None, None
         return conn
 
     def socket(self) -> Any:
@@ -252,7 +313,7 @@ class Threaded(Served):
         if conn.cfg.is_ssl:
             if conn.parser is None:  # it says that it is initialized as it begins
                 return Phase.HANDSHAKE
-            if getattr(conn.parser.unreader, "silent", False):
+            if wire.silent:
                 return Phase.FIRST_BYTE
         if not wire.answering:
             if wire.parsing:  # a head that waited for a thread is its server's by now
@@ -302,18 +363,16 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
     _has_unguarded = False
     _settings = ReaperConfig()  # until it starts
 
-    @property
-    def alive(self) -> bool:
-        """gunicorn's own flag: whether the worker serves. Setting it to False stops the
-        worker.
-        """
-        return self._serves
-
-    @alive.setter
-    def alive(self, serves: bool) -> None:
+    def _stop(self, serves: bool) -> None:
         if self._serves and not serves:
             self._stopped = time.monotonic()
         self._serves = serves
+
+    alive: Any = property(
+        operator.attrgetter("_serves"),  # no call of Python's: gunicorn asks it at every turn
+        _stop,
+        doc="gunicorn's own flag: whether the worker serves. Setting it to False stops it.",
+    )
 
     def init_process(self) -> None:
         """Start the thread that judges, then do what gunicorn does."""
@@ -371,10 +430,9 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
         try:
             self._loop.call_soon_threadsafe(self._watch, wire)
         except BaseException:
-            vars(conn).pop("close", None)
+            del conn.close, conn.init
             raise
         conn.wire = wire
-        conn.__class__ = _Connection
         self._until_it_speaks(conn)
         return True
 
@@ -461,7 +519,6 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
     def handle_request(self, req: Any, conn: Any) -> Any:
         """Answer the request, and note whether some of it is still to come."""
         wire: ThreadWire = conn.wire
-        _note(conn, wire)
         wire.answering = True
         wire.waited = getattr(req, "_expected_100_continue", False) is True
         req.wire = wire
@@ -471,6 +528,8 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
             return super().handle_request(req, conn)
         finally:
             wire.answering = False
+            if type(wire.answer) is Response:
+                del wire.answer.default_headers
             wire.says, wire.answer, req.wire = b"", None, None
 
     def _serve_http2_stream(self, request: Any, conn: Any, http2: Any) -> None:
@@ -516,7 +575,6 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
         """Read the body of the request that asks for HTTP/2, then serve the connection.
         Until its parser speaks HTTP/2 the request is being answered.
         """
-        _note(conn, conn.wire)
         conn.wire.answering = True
         try:
             return super().handle_h2c_upgrade(conn, *arguments)
@@ -594,95 +652,22 @@ def _called(
     wire = getattr(getattr(answer, "req", None), "wire", None)
     if wire is not None:
         wire.answer = answer
-        if type(answer) is Response:
-            answer.__class__ = _Answer
-            answer.hint, answer.worker = hint, worker
+        if type(answer) is Response:  # until it is over: it refers to itself
+            answer.default_headers = functools.partial(_default_headers, answer, worker, hint)
     return application(environ, start_response)
 
 
-class _Answer(Response):  # type: ignore[misc]
-    """An answer of gunicorn's that says for how long its connection is kept, or that it
-    is the last, because the worker stops. gunicorn takes neither header from an
+def _default_headers(answer: Any, worker: ThreadWorker, hint: str) -> Any:
+    """Those of gunicorn's *answer*, which says for how long its connection is kept, or
+    that it is the last, because the worker stops. gunicorn takes neither header from an
     application.
     """
-
-    hint: str
-    worker: ThreadWorker
-
-    def default_headers(self) -> Any:
-        if not self.worker.alive:
-            self.force_close()
-        headers = super().default_headers()
-        if self.hint and KEPT in headers:
-            headers.append(self.hint)
-        return headers
-
-
-def _note(conn: Any, wire: ThreadWire) -> None:
-    """Have the reader of *conn*, of HTTP/1, leave its notes on *wire*."""
-    unreader: Any = getattr(conn.parser, "unreader", None)
-    if type(unreader) is SocketUnreader:
-        unreader.__class__ = _Unreader
-        unreader.wire = wire
-
-
-class _Connection(gthread.TConn):  # type: ignore[misc]
-    """A connection of gunicorn's. Its reader leaves notes from the first head on."""
-
-    wire: ThreadWire
-
-    def init(self) -> None:
-        """Shake hands, if it speaks TLS, unless that is done."""
-        begins = not self.initialized
-        super().init()
-        if begins:
-            _note(self, self.wire)
-            unreader = getattr(self.parser, "unreader", None)
-            if type(unreader) is _Unreader:
-                unreader.silent = True
-
-
-class _Unreader(SocketUnreader):  # type: ignore[misc]
-    """A reader of gunicorn's. It notes on its `wire` while it waits for bytes of the
-    client, and which bytes it gives to HTTP/2.
-    """
-
-    wire: ThreadWire
-    silent: bool = False
-    """Whether nothing has come yet. What is waited for is the first byte then: over TLS
-    its client was heard before, in the handshake.
-    """
-
-    def chunk(self, size_hint: int | None = None) -> Any:
-        self.wire.parsing, self.wire.receiving = False, not self.silent
-        try:
-            if self._was_told():
-                return b""
-            data = super().chunk(size_hint)
-            self.silent = False
-            self.wire.parsing = bool(data) and not self.wire.answering
-            return data
-        finally:
-            self.wire.receiving = False
-
-    def _was_told(self) -> bool:
-        """Over TLS, wait for bytes. Whether the client was told that none is waited for
-        any longer.
-        """
-        sock, wire = self.sock, self.wire
-        if not isinstance(sock, ssl.SSLSocket) or sock.pending() or sock.gettimeout() is not None:
-            return False
-        waits = select.poll()
-        waits.register(sock, select.POLLIN)
-        waits.poll()
-        if wire.says:
-            wire.said()
-            return True
-        return False
-
-    def take_buffered(self) -> bytes:
-        self.wire.come = come = bytes(super().take_buffered())
-        return come
+    if not worker.alive:
+        answer.force_close()
+    headers = Response.default_headers(answer)
+    if hint and KEPT in headers:
+        headers.append(hint)
+    return headers
 
 
 def _unread(wire: ThreadWire) -> list[int]:
