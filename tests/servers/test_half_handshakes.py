@@ -40,14 +40,12 @@ SETTINGS = (
     | {f"REAPER_TIMEOUTS_{phase}": NEVER for phase in PHASES}
     | {"REAPER_TIMEOUTS_DRAIN": NEVER, "REAPER_TIMEOUTS_DRAIN_IDLE": NEVER}
 )
-GRACE = {"gunicorn, asgi, TLS": 10 * PATIENCE, "gunicorn, threads, TLS": 3}
+GRACE = f" --graceful-timeout {10 * PATIENCE:g}"
 """gunicorn's own, after which it kills a worker; stock threads wait for all of it."""
 
 
 def with_grace(column: Column) -> Column:
-    if (grace := GRACE.get(column.name)) is None:
-        return column
-    more = f" --graceful-timeout {grace:g}"
+    more = GRACE if column.name.startswith("gunicorn") else ""
     return replace(column, stock=column.stock + more, guarded=column.guarded + more)
 
 

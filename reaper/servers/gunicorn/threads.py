@@ -35,7 +35,7 @@ from gunicorn.workers import gthread
 from ...asyncio.overload import REFUSALS, Refusal
 from ...asyncio.reaper import AsyncioReaper, reaper_of
 from ...config.settings import ReaperConfig
-from ...driver.served import Served, Wire, tried, watch
+from ...driver.served import Served, Wire, each_served, tried, watch
 from ...driver.sockets import TcpInfo, is_over, peer_has_shut, reset_on_close, unread
 from ...policy import Phase
 from ..configured import advertised, kept_alive, warn
@@ -558,7 +558,7 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
         carrier = functools.partial(self._carrier_of, conn)
         guard(conn.parser, carrier, self._soon, self._reaper.core.tick, conn.wire.come)
 
-    def _soon(self, call: Callable[[], None]) -> None:
+    def _soon(self, call: Callable[[], object]) -> None:
         """Have *call* called in our thread."""
         with contextlib.suppress(RuntimeError):  # the worker has ended
             self._loop.call_soon_threadsafe(call)
@@ -611,9 +611,14 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
     def _cap_keepalive(self, deadline: float) -> None:
         """The worker stops. Wait for `timeouts.drain_idle` for idle connections, and
         for those that have said nothing yet; gunicorn's own *deadline*, 2 s, is for
-        idle ones alone.
+        idle ones alone. Who is amid a handshake has the shorter of both, and is let
+        go: a thread waits for it, and the worker for the thread.
         """
-        deadline = time.monotonic() + self._settings.timeouts.drain_idle
+        now, seconds = time.monotonic(), self._settings.timeouts.drain_idle
+        let_go = functools.partial(each_served, self._reaper, _unshaken)
+        shorter = max(min(seconds, deadline - now), 0.0)
+        self._soon(functools.partial(self._reaper.driver.after, shorter, let_go))
+        deadline = now + seconds
         super()._cap_keepalive(deadline)
         for conn in self.pending_conns:
             conn.timeout = min(conn.timeout, deadline)
@@ -668,6 +673,12 @@ def _default_headers(answer: Any, worker: ThreadWorker, hint: str) -> Any:
     if hint and KEPT in headers:
         headers.append(hint)
     return headers
+
+
+def _unshaken(served: Served) -> None:
+    """End *served* if it is in its handshake: it has asked for nothing."""
+    if isinstance(served, Threaded) and served.phase() is Phase.HANDSHAKE:
+        served.wire.reset()
 
 
 def _unread(wire: ThreadWire) -> list[int]:
