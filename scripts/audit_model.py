@@ -331,6 +331,8 @@ def write_world(
     # opening, and one of a few without a counterpart is rightly more than may be.
     alone = not planted and way is None
     gone = retains and not planted
+    # And only where there is another: of one alone nothing is judged, and that is said.
+    alone = alone and of > 1
     retained = gone or planted.get(0) == "opening_gone" or (alone and chance.random() < 0.2)
     if retained:
         loses, rotate_bytes, starts = False, 1, 1

@@ -54,7 +54,7 @@ from hypothesis import strategies as st
 from reaper.journal import Journal
 from reaper.pipeline.audit.account import PIECES
 from reaper.pipeline.audit.run import Settings, audit
-from reaper.pipeline.audit.words import as_text, judged_line
+from reaper.pipeline.audit.words import NONE_JUDGED, as_text, judged_line
 from reaper.pipeline.engine import use
 from reaper.pipeline.read.inputs import check
 from scripts import audit_model
@@ -572,6 +572,20 @@ def test_the_first_line_says_how_much_time_there_was(seconds: int, said: str) ->
 def test_no_share_is_said_of_no_time() -> None:
     accounted = {"lifetime_ns": 0, "judged_ns": 0, "allowed_ns": {}, "unjudged": {}}
     assert judged_line(accounted).startswith("no connection-hours judged")
+
+
+def test_of_one_connection_whose_opening_is_gone_nothing_is_proven(
+    spark: Any, tmp_path: Path
+) -> None:
+    with journal(tmp_path / "server", 1, rotate_bytes=1) as log:
+        alone = log.open(S, 30_000, "1")
+        log.flush()
+        alone.touch(2 * S, 10)
+        alone.close_peer(3 * S)
+        log.config(END, "still here")
+    min((tmp_path / "server").glob("*.parquet"), key=lambda path: path.name).unlink()
+    summary = answer(spark, tmp_path)
+    assert (summary["result"], summary["reasons"]) == (OPEN, [NONE_JUDGED])
 
 
 @settings(
