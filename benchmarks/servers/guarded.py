@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import socket
 import ssl
@@ -43,7 +44,7 @@ PATIENCE = 180.0
 """Seconds; a server starts slowly under callgrind, beside another one."""
 WARM = 200
 APPS = "benchmarks.servers.apps"
-PYTHON = f"{sys.executable} -m"
+PYTHON = f"{shlex.quote(sys.executable)} -m"
 RUN = f"{PYTHON} reaper run --"
 
 HTTP, HTTP2, TLS = "http", "http2", "tls"
@@ -217,11 +218,11 @@ def instructions(command: str, exchanges: int, speaks: str = HTTP, streams: int 
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
         cert, key = certificate(out) if speaks == TLS else ("", "")
-        counting = (
-            "valgrind --tool=callgrind --instr-atstart=no --trace-children=yes "
-            f"--callgrind-out-file={out}/%p.callgrind "
-            f"{command.format(port=port, cert=cert, key=key)}"
-        ).split()
+        counting = [
+            *("valgrind", "--tool=callgrind", "--instr-atstart=no", "--trace-children=yes"),
+            f"--callgrind-out-file={out}/%p.callgrind",
+            *shlex.split(command.format(port=port, cert=cert, key=key)),
+        ]
         environment = {**os.environ, "PYTHONHASHSEED": "0"}
         with (
             serving.serving(

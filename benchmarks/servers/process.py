@@ -8,6 +8,7 @@ connection.
 from __future__ import annotations
 
 import re
+import shlex
 import socket
 import ssl
 import sys
@@ -59,7 +60,7 @@ UVICORN_TLS = "--ssl-certfile {cert} --ssl-keyfile {key}"
 HYPERCORN = (
     f"hypercorn -k trio -w 1 -b 127.0.0.1:{{port}} --keep-alive {KEPT} --backlog 1000 {APPS}:asgi"
 )
-RUN = f"reaper run -- {sys.executable} -m"
+RUN = f"reaper run -- {shlex.quote(sys.executable)} -m"
 KINDS = {
     "ours-parked": Kind(
         "the example HTTP server, parked (trio, h11)", OURS, tls="--tls-cert {cert} --tls-key {key}"
@@ -100,7 +101,7 @@ def command_of(
         return [
             sys.executable,
             "-m",
-            *kind.command.format(port=port, most=most).split(),
+            *shlex.split(kind.command.format(port=port, most=most)),
             *more.split(),
         ]
     http = NGINX.format(kept=KEPT, port=port, path=PATH, body=BODY.decode(), tls=more)

@@ -19,6 +19,7 @@ taken off.
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -56,7 +57,7 @@ STOCK, GUARDED, ALONE = "stock", "guarded", "`vanished` off"
 """The ways in which a server is measured; the last is guarded, too."""
 KEYS = {"us": "us a second", "calls": "calls a minute"}
 """What is measured of a client, and its head in the table."""
-PROGRAMS = f"{sys.executable} {programs.__file__}"
+PROGRAMS = shlex.join([sys.executable, str(programs.__file__)])
 
 Commands = dict[str, tuple[str, str]]
 
@@ -124,7 +125,7 @@ def rest(
         log = Path(folder) / "log"
         server = held.enter_context(
             serving.serving(
-                command.format(port=port).split(),
+                shlex.split(command.format(port=port)),
                 log,
                 patience=PATIENCE,
                 port=port,

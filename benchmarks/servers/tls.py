@@ -13,6 +13,7 @@ would look cheap, and is an error here instead.
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 import ssl
 import sys
@@ -45,7 +46,7 @@ REST = 40.0
 the C library give back what is free now and then.
 """
 APPS = "benchmarks.servers.tls_apps"
-PYTHON = f"{sys.executable} -m"
+PYTHON = f"{shlex.quote(sys.executable)} -m"
 RUN = f"{PYTHON} reaper run --"
 QUIET = {"REAPER_TIMEOUTS_KEEP_ALIVE": "10m", "REAPER_TIMEOUTS_IDLE": "10m"}
 """No client is closed while it is measured."""
@@ -129,7 +130,7 @@ def measured(pair: Pair, kind: str, size: int, clients: int, rest: float) -> flo
     with tempfile.TemporaryDirectory() as scratch:
         folder, port = Path(scratch), serving.free_port()
         cert, key = certificate(folder)
-        command = getattr(pair, kind).format(port=port, cert=cert, key=key).split()
+        command = shlex.split(getattr(pair, kind).format(port=port, cert=cert, key=key))
         trust = ssl.create_default_context(cafile=cert)
         with serving.serving(
             command, folder / "log", port=port, environment={**os.environ, **QUIET}

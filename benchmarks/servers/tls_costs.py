@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 import random
+import shlex
 import ssl
 import statistics
 import tempfile
@@ -104,7 +105,7 @@ class Side:
             self._trust = ssl.create_default_context(cafile=cert)
             self._server = stack.enter_context(
                 serving.serving(
-                    command.split(),
+                    shlex.split(command),
                     folder / "log",
                     port=port,
                     environment={**os.environ, **tls.QUIET, **self._more},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -86,7 +87,7 @@ class Column:
         one.
         """
         line = self.guarded if guarded else self.stock
-        words = line.format(port=port, folder=folder).split()
+        words = [word.format(port=port, folder=folder) for word in shlex.split(line)]
         return [sys.executable, "-m", *words]
 
     def counting(self) -> Column:
@@ -96,7 +97,9 @@ class Column:
 
 def _run(name: str, command: str, *speaks: str) -> Column:
     """A guest that `reaper run` guards. It starts Python's modules by `python -m`."""
-    return Column(name, command, f"{_RUN} {sys.executable} -m {command}", speaks or WEB)
+    return Column(
+        name, command, f"{_RUN} {shlex.quote(sys.executable)} -m {command}", speaks or WEB
+    )
 
 
 def _uvicorn(name: str, stock: str, guarded: str, *speaks: str) -> Column:

@@ -5,6 +5,7 @@ kind of client, and write what came out into docs/silence.md.
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -71,7 +72,7 @@ def tried_in(server: Server, folder: Path) -> dict[str, Any]:
     command = prepare(server, folder / "server", port, backend)
     if not server.proxies:
         return judged(server, port, command)
-    with serving([*BACKEND.split(), str(backend)], folder / "backend.log", port=backend):
+    with serving([*shlex.split(BACKEND), str(backend)], folder / "backend.log", port=backend):
         return judged(server, port, command)
 
 

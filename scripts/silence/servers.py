@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -97,7 +98,7 @@ class Server:
 
 
 ALL = ("first_byte", "headers", "body", "keep_alive", "write")
-PYTHON = f"{sys.executable} -m"
+PYTHON = f"{shlex.quote(sys.executable)} -m"
 SERVERS = (
     Server(
         "nginx",
@@ -187,4 +188,4 @@ def prepare(server: Server, folder: Path, port: int, backend: int) -> list[str]:
         (folder / "config").write_text(server.config.format(**where))
     if server.name == "Go":
         subprocess.run(["go", "build", "-o", folder / "app", HERE / "app.go"], check=True)
-    return [word.format(**where) for word in server.command.split()]
+    return [word.format(**where) for word in shlex.split(server.command)]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -245,7 +246,7 @@ def test_reports_keep_to_the_published_schema(call: Ran) -> None:
 
 
 def test_a_reader_that_goes_away_ends_the_program_quietly() -> None:
-    words = f"{sys.executable} -m loadgen schema | true"
+    words = f"{shlex.quote(sys.executable)} -m loadgen schema | true"
     done = subprocess.run(
         ["bash", "-c", words], cwd=ROOT, capture_output=True, text=True, check=False
     )

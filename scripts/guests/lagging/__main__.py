@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -46,18 +47,19 @@ class Stack(NamedTuple):
     build: str = ""
 
 
+_HERE, _PYTHON = shlex.quote(str(HERE)), shlex.quote(sys.executable)
 _LOAD = f"{{port}} {DOWNLOADS} {BYTES} {LATE} {PIECE}"
 _LESS = f"{{port}} {DOWNLOADS} {BYTES // 4} {LATE} {PIECE}"
 """For those that are slow at it: more than enough updates at once, all the same."""
-_GO = f"go build -o {{folder}}/stack {HERE}/stack.go"
+_GO = f"go build -o {{folder}}/stack {_HERE}/stack.go"
 STACKS = {
     "Go, net/http": Stack(f"{{folder}}/stack client {_LOAD}", "go", "golang", _GO),
     "Go, reverse proxy": Stack(f"{{folder}}/stack proxy {_LOAD}", "go", "golang", _GO),
-    "Java, HttpClient": Stack(f"java {HERE}/Stack.java {_LESS}", "java", "openjdk-17-jdk-headless"),
-    "Node, http2": Stack(f"node {HERE}/stack.mjs {_LESS}", "node", "nodejs"),
-    "nghttp": Stack(
-        f"{sys.executable} -m {__package__}.by_nghttp {_LESS}", "nghttp", "nghttp2-client"
+    "Java, HttpClient": Stack(
+        f"java {_HERE}/Stack.java {_LESS}", "java", "openjdk-17-jdk-headless"
     ),
+    "Node, http2": Stack(f"node {_HERE}/stack.mjs {_LESS}", "node", "nodejs"),
+    "nghttp": Stack(f"{_PYTHON} -m {__package__}.by_nghttp {_LESS}", "nghttp", "nghttp2-client"),
 }
 """The stacks, by name. gRPC is not among them: it needs an application that ends its
 answers by trailers, which no guest's sends. That it sends a PING for each DATA that
@@ -85,6 +87,11 @@ class Found(NamedTuple):
     said: str
 
 
+def _words(command: str, folder: Path) -> list[str]:
+    """The words of *command*; `{folder}` is that."""
+    return [word.replace("{folder}", str(folder)) for word in shlex.split(command)]
+
+
 def built(names: Iterable[str], folder: Path) -> dict[str, list[str]]:
     """The commands of the stacks *names* whose tools are here; says which are not."""
     ready, done = {}, set()
@@ -95,8 +102,8 @@ def built(names: Iterable[str], folder: Path) -> dict[str, list[str]]:
             continue
         if stack.build and stack.build not in done:
             done.add(stack.build)
-            subprocess.run(stack.build.format(folder=folder).split(), check=True)
-        ready[name] = stack.command.replace("{folder}", str(folder)).split()
+            subprocess.run(_words(stack.build, folder), check=True)
+        ready[name] = _words(stack.command, folder)
     return ready
 
 
