@@ -37,6 +37,10 @@ if sys.dont_write_bytecode:
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# As in a shell that has this environment activated. Spark's workers are the first
+# python3 of the path otherwise, which may be another Python.
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what runs in its background with Ctrl-C ignored, programs inherit
     # that, and tests of Ctrl-C hang.
