@@ -330,11 +330,11 @@ def test_the_keep_alive_counts_from_the_end_of_the_last_stream(tmp_path: Path) -
     (asked,) = asking("/slow?1")
     limits = {"TIMEOUTS_KEEP_ALIVE": "1500ms", "TICK": "100ms"}
     with uvicorn(tmp_path / "log", limits) as running, connect(running) as client:
+        began = time.monotonic()
         client.sendall(asked)
-        for _ in until(client, HEADERS):
-            began = time.monotonic()
         rest(client)
-        assert time.monotonic() - began >= 1.5
+        # The stream ends a second later or more; when, only the server knows.
+        assert time.monotonic() - began >= 1 + 1.5
 
 
 def test_a_connection_that_has_ended_leaves_nothing_to_the_garbage_collector(
@@ -413,7 +413,7 @@ def test_headers_after_a_silence_have_their_own_time(keep_alive: str, tmp_path: 
     with uvicorn(tmp_path / "log", limits) as running, connect(running) as client:
         client.sendall(speaks.data_to_send())
         client.recv(1000)  # the connection is idle from now on
-        time.sleep(1)
+        time.sleep(0.5)  # a second before it is ended for that
         began = time.monotonic()
         client.sendall(
             b"\x00\x00\x01\x01\x01" + (1).to_bytes(4, "big") + b"\x82"
