@@ -105,20 +105,22 @@ async def play(kind: str, target: Target, speech: Speech, patience: float = floa
     if seen.refused:
         ended.failure = seen.refused
         return ended
-    _tell(ended, plays, seen)
+    _tell(ended, plays, seen, over_tls=speech.tls is not None)
     return ended
 
 
-def _tell(ended: Ended, kind: Kind, seen: Seen) -> None:
+def _tell(ended: Ended, kind: Kind, seen: Seen, *, over_tls: bool) -> None:
     """What a client of *kind* saw, in the words of all clients."""
     ended.how = "left" if seen.ended is None else "reset" if seen.how == "reset" else "closed"
     ended.said = seen.how.encode() if seen.how.startswith(("GOAWAY", "RST_STREAM")) else b""
     ended.failure = seen.broke
     ended.ready = seen.marks[0][1]
     since = min(kind.since or 0, len(seen.marks) - 1)
-    done = since and isinstance(kind.acts[since - 1], Done)
+    if since and isinstance(kind.acts[since - 1], Done):
+        since -= 1  # from its question: the answer may have waited for us
     # An act counts from its beginning: a busy machine may let us wait after the write.
-    ended.since = seen.marks[since][1 if done or not since else 0]
+    # So does the connect, which the server may know of first, but for the handshake.
+    ended.since = seen.marks[since][1 if over_tls and not since else 0]
     for status, _, end in seen.streams:
         ended.asked += 1
         ended.answered += end == "whole"

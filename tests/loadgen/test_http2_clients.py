@@ -5,6 +5,10 @@ expect, and one client that fails.
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -57,6 +61,44 @@ def test_a_server_that_speaks_something_else_is_named() -> None:
 
     ended = against(speaks_something_else, play)
     assert ended.failure.startswith("ProtocolError")
+
+
+BORNE = 0.5
+"""Seconds."""
+
+
+@pytest.mark.parametrize("kind", ["mute", "silent"])
+def test_a_client_that_is_late_to_read_finds_no_close_early(kind: str) -> None:
+    counts = threading.Event()
+
+    def close_in_law(listener: socket.socket) -> None:
+        """Close who has connected, or has its answer, `BORNE` seconds later."""
+        connection = H2Connection(H2Configuration(client_side=False))
+        with listener.accept()[0] as sock:
+            asked = kind == "mute"
+            while not asked:
+                for event in connection.receive_data(sock.recv(65536)):
+                    if isinstance(event, RequestReceived):
+                        asked = True
+                        headers = [(":status", "200")]
+                        connection.send_headers(event.stream_id, headers, end_stream=True)
+                sock.sendall(connection.data_to_send())
+            counts.set()
+            time.sleep(BORNE)
+
+    async def late(target: Target) -> Ended:
+        playing = asyncio.create_task(http2.play(kind, target, Speech("http2"), patience=10.0))
+        while not counts.is_set():
+            await asyncio.sleep(0)
+        time.sleep(0.4 * BORNE)  # what has come meanwhile is read after that
+        return await playing
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as server:
+        server.submit(close_in_law, listener)
+        target = parse_target(f"127.0.0.1:{listener.getsockname()[1]}")
+        borne = asyncio.run(late(target)).borne
+    assert borne is not None
+    assert borne >= BORNE
 
 
 def test_a_trial_that_fails_is_a_row_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
