@@ -61,10 +61,15 @@ def played(
 
 
 class Http2:
-    """A client with prior knowledge, whose settings are exchanged before it asks."""
+    """A client with prior knowledge, whose settings are exchanged before it asks.
+
+    Attributes:
+        heard: The kinds of all events that have come.
+    """
 
     def __init__(self, client: socket.socket) -> None:
         self.client = client
+        self.heard: set[type] = set()
         self.state = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
         self.state.initiate_connection()
         self._flush()
@@ -116,6 +121,12 @@ class Http2:
             data = self.client.recv(65536)
             assert data, f"closed before {kinds}"
             events = self.state.receive_data(data)
+            self.heard |= {type(event) for event in events}
             if any(isinstance(event, kinds) for event in events):
                 return [type(event) for event in events]
             self._flush()
+
+    def is_told_of_the_end(self) -> None:
+        """Wait for GOAWAY; it may have come with what was waited for before."""
+        if h2.events.ConnectionTerminated not in self.heard:
+            self.hears(h2.events.ConnectionTerminated)
