@@ -65,6 +65,10 @@ class _Thread:
         """A thread cannot be cancelled."""
 
 
+BEAT = 0.02
+"""Seconds between two looks at how late this machine is."""
+
+
 class KeeperStage:
     """Threads and the real clock, where the stories of keepers are played."""
 
@@ -72,10 +76,23 @@ class KeeperStage:
 
     def __init__(self, unit: float = UNIT) -> None:
         self._unit = unit
-        self.slack: float = LATE / unit
+        self._late = 0.0  # seconds by which a thread was that only sleeps
+        self._over = threading.Event()
         self._begun = time.monotonic()
         self._threads: list[threading.Thread] = []
         self.raised: list[BaseException] = []
+
+    @property
+    def slack(self) -> float:
+        """Units that the machine may keep a thread waiting, and those that it did."""
+        return (LATE + self._late) / self._unit
+
+    def _watch(self) -> None:
+        """Note by how much this machine is late, until the story is over."""
+        while not self._over.is_set():
+            due = time.monotonic() + BEAT
+            time.sleep(BEAT)
+            self._late = max(self._late, time.monotonic() - due)
 
     def now(self) -> float:
         """Units since the stage was made."""
@@ -123,9 +140,15 @@ class KeeperStage:
 
     def played(self, story: Body) -> None:
         """Play *story* to its end, and all that it has started."""
-        _run(story())
-        for thread in self._threads:
-            thread.join()
+        watching = threading.Thread(target=self._watch, daemon=True)
+        watching.start()
+        try:
+            _run(story())
+            for thread in self._threads:
+                thread.join()
+        finally:
+            self._over.set()
+            watching.join()
         for error in self.raised:
             raise error
 
@@ -137,7 +160,8 @@ def check_keeper(open_keeper: Callable[..., AbstractContextManager[Any]]) -> Non
 
     Raises:
         NotConforming: at the first broken promise. An end may begin half a second late,
-            as machines are busy; and no caller is cancelled.
+            as machines are busy, and as much later as this one kept a thread waiting
+            that only slept; and no caller is cancelled.
     Cost: about ten seconds of waiting.
     """
     play_all(KeeperStage, open_keeper)
