@@ -45,10 +45,11 @@ def live_on(clients: Sequence[Client], done: Callable[[], bool]) -> list[str]:
     while not done():
         assert time.monotonic() < end, "not every silent client was closed"
         for client in clients:
-            silence = time.monotonic() - client.spoke
+            before = client.spoke
             try:
                 client.exchange()
             except (AssertionError, OSError):
+                silence = client.sent - before
                 assert silence >= IDLE, f"a live client was closed after {silence:.3f} s"
                 lost.append(client.name)
                 client.connect()

@@ -141,11 +141,13 @@ def test_the_silence_of_a_peer_alone_is_what_tcp_info_says_too() -> None:
         time.sleep(0.3)
         client.send(b"x")
         time.sleep(0.05)
+        before = time.monotonic()
         silence = silence_of(served.fileno())
         info = tcp_info_of(served.fileno())
+        between = time.monotonic() - before
         assert silence is not None
         assert info is not None
-        assert silence <= info.silence <= silence + 0.25
+        assert silence <= info.silence <= silence + between + 0.02  # some jiffies
         descriptor = served.fileno()
     near, far = socket.socketpair()
     with near, far:

@@ -64,7 +64,12 @@ def running(*command: str, port: int, **options: Any) -> Iterator[subprocess.Pop
 
 
 class Client:
-    """One connection; `exchange` is a question and its whole answer."""
+    """One connection; `exchange` is a question and its whole answer.
+
+    Attributes:
+        spoke: When its last question began to be sent.
+        sent: When that had been sent, or could not be.
+    """
 
     question = b"PING\r\n"
     answer_ends = b"+PONG\r\n"
@@ -77,7 +82,7 @@ class Client:
     def connect(self) -> None:
         self.sock = socket.create_connection(("127.0.0.1", self.port), PATIENCE, (self.host, 0))
         self.made.append(self.sock)
-        self.spoke = time.monotonic()
+        self.spoke = self.sent = time.monotonic()
 
     @classmethod
     def answered(cls, port: int) -> Self:
@@ -93,7 +98,10 @@ class Client:
 
     def exchange(self) -> None:
         self.spoke = time.monotonic()
-        self.sock.sendall(self.question)
+        try:
+            self.sock.sendall(self.question)
+        finally:
+            self.sent = time.monotonic()
         self.read_answer()
 
     def read_answer(self) -> None:

@@ -10,6 +10,7 @@ import os
 import socket
 import ssl
 import subprocess
+import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable
@@ -81,14 +82,20 @@ def test_whatever_a_client_does_it_learns_that_the_server_has_ended_it() -> None
 def test_a_client_that_is_late_to_see_its_connection_up_finds_no_close_early(
     kind: str,
 ) -> None:
+    ended = threading.Event()
+
     def close_in_law(listener: socket.socket) -> None:
         with listener.accept()[0]:
             time.sleep(0.5)
+        ended.set()
 
     async def late(target: tuple[str, int]) -> Ended:
         playing = asyncio.create_task(play(kind, target, patience=PATIENCE))
         await asyncio.sleep(0)  # it has called connect
-        time.sleep(0.4 if kind == "mute" else 1.0)  # the second has been closed before it asks
+        if kind == "mute":
+            time.sleep(0.4)
+        else:
+            assert ended.wait(PATIENCE)  # it has been closed before it asks
         return await playing
 
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as server:

@@ -26,7 +26,7 @@ from tests.helpers.reaper_run import PATIENCE, guarded
 from tests.helpers.served import bare
 from tests.servers.test_renamed import renamed
 
-LIMITS = ["--idle", "500ms", "--tick", "100ms"]
+LIMITS = ["--idle", "1s", "--tick", "100ms"]
 TAKES = """
 import asyncio, ssl, sys, threading
 from aiosmtpd.controller import Controller
@@ -82,16 +82,17 @@ def test_a_silent_client_is_closed_and_one_that_is_worked_for_is_answered(
             command(certificate),
             tmp_path,
             "--inside",
-            said=["is guarded: idle 500ms"],
+            said=["is guarded: idle 1s"],
             limits=LIMITS,
         ) as (server, _),
         socket.create_connection(server.address, PATIENCE) as silent,
     ):
         assert silent.recv(100).startswith(b"220 ")
         for starttls in (False, True):
+            trust = ssl.create_default_context(cafile=certificate[0])
             with smtplib.SMTP(*server.address, timeout=PATIENCE) as client:
                 if starttls:
-                    client.starttls(context=ssl.create_default_context(cafile=certificate[0]))
+                    client.starttls(context=trust)
                 assert client.sendmail("a@localhost", ["b@localhost"], "x") == {}
                 assert client.sock is not None
                 assert client.sock.recv(100) == b"", "the session waits again"

@@ -141,7 +141,7 @@ def test_a_handshake_that_waits_in_the_kernel_through_a_pause_is_answered(
     over_tls: OverTls, certificate: tuple[str, str]
 ) -> None:
     trust = ssl.create_default_context(cafile=certificate[0])
-    with over_tls() as server:
+    with over_tls(REAPER_TIMEOUTS_HANDSHAKE="2s") as server:  # which twenty have at once
         clients = [connect(server) for _ in range(10)]
         time.sleep(0.3)  # these are accepted; the others wait in the backlog
         os.kill(server.pid, signal.SIGSTOP)
