@@ -258,7 +258,7 @@ def test_a_sandbox_is_kept_while_it_works_and_ended_when_nobody_asks(tmp_path: P
 
 
 def test_a_model_is_loaded_once_for_all_who_ask_and_leaves_memory(tmp_path: Path) -> None:
-    with example(tmp_path, "keeper_model", "0.4") as server:
+    with example(tmp_path, "keeper_model", "1") as server:
 
         def ask(number: int) -> bytes:
             client = http.client.HTTPConnection(*server.address, timeout=PATIENCE)
@@ -286,12 +286,12 @@ def test_pooled_clients_are_shared_and_closed_after_a_rest(tmp_path: Path) -> No
 
 
 def test_a_room_outlives_who_leaves_it_and_not_for_ever(tmp_path: Path) -> None:
-    with example(tmp_path, "keeper_rooms", "0.6") as server:
+    with example(tmp_path, "keeper_rooms", "1") as server:
         address = f"ws://{server.target}/lobby"
         with websockets.sync.client.connect(address) as first:
             first.send("hello")
             assert first.recv() == "hello"
-            time.sleep(1.0)  # quiet for longer than the timeout, and not left
+            time.sleep(1.5)  # quiet for longer than the timeout, and not left
         with websockets.sync.client.connect(address) as again:
             assert again.recv() == "hello"
         line_of(server, "1 messages forgotten, idle")

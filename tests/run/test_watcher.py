@@ -9,7 +9,9 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -147,19 +149,30 @@ def test_what_a_server_says_is_printed_once_and_cannot_move_the_cursor() -> None
     assert lines == ["odd\\x1b[2J on its sockets is guarded from inside: none"]
 
 
+UNTIL_TOLD = """
+import os, sys, time
+for _ in range(400):  # 20 s
+    if os.path.exists(sys.argv[1]):
+        break
+    time.sleep(0.05)
+"""
+
+
 def test_the_watcher_of_a_command_that_listens_nowhere_asks_one_kernel_and_is_silent(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     opened: list[socket.socket] = []
-    open_one = kernel._open
+    open_one, enough = kernel._open, tmp_path / "enough"
 
     def noted() -> Any:
         opened.append(open_one())
+        if len(opened) == 2:
+            threading.Timer(0.3, enough.touch).start()  # a third would be seen by then
         return opened[-1]
 
     monkeypatch.setattr(kernel, "_open", noted)
     monkeypatch.setattr("reaper.run.watcher.POLL", 0.01)
-    _, lines = watched(["sleep", "0.5"])
+    _, lines = watched([sys.executable, "-c", UNTIL_TOLD, str(enough)])
     assert (len(opened), lines) == (2, [])  # one for dumps and one for looks
 
 

@@ -6,6 +6,7 @@ is closed.
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import threading
 import time
@@ -128,20 +129,37 @@ def asked(address: tuple[str, int]) -> socket.socket:
     return client
 
 
-def read_slowly(client: socket.socket) -> int:
-    """How many bytes of `ENOUGH` come to a client that reads `RATE` bytes a second."""
-    begun, got = time.monotonic(), 0
+def read_slowly(client: socket.socket) -> tuple[int, float]:
+    """How many bytes of `ENOUGH` come to a client that reads `RATE` bytes a second, and
+    by how many seconds it was late itself at most.
+    """
+    begun = looked = time.monotonic()
+    got, late = 0, 0.0
     with suppress(ConnectionError):
-        while got < ENOUGH:
-            due = int((time.monotonic() - begun) * RATE) - got
-            if due > 0:
+        while got < ENOUGH and looked < begun + PATIENCE:
+            due = int((looked - begun) * RATE) - got
+            if due > 0 and select.select([client], [], [], 0)[0]:
                 came = len(client.recv(min(due, 4096)))
                 if not came:
                     break
                 got += came
             else:
                 time.sleep(0.01)
-    return got
+            now = time.monotonic()
+            late, looked = max(late, now - looked), now
+    return got, late
+
+
+def reads_all(address: tuple[str, int]) -> None:
+    """Read slowly, until all has come. A client that was so late itself that its kernel
+    could not open the window in time proves nothing, and asks again.
+    """
+    while True:
+        with asked(address) as reads:
+            got, late = read_slowly(reads)
+        if got >= ENOUGH:
+            return
+        assert late > 0.25, f"closed after {got} bytes"
 
 
 def was_closed(client: socket.socket) -> bool:
@@ -165,11 +183,11 @@ def test_a_reader_behind_a_full_buffer_lives_and_one_that_stopped_does_not(
     seen: dict[str, Any] = {}
 
     def use(address: tuple[str, int]) -> None:
-        with asked(address) as reads, asked(address) as stopped:
+        with asked(address) as stopped:
             waits = threading.Thread(target=lambda: seen.update(closed=was_closed(stopped)))
             waits.start()
-            seen["all"] = read_slowly(reads) >= ENOUGH
+            reads_all(address)
             waits.join()
 
     with_server(kind, tmp_path, use)
-    assert seen == {"all": True, "closed": True}
+    assert seen == {"closed": True}
