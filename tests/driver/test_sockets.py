@@ -189,7 +189,7 @@ def test_only_a_connection_of_multipath_tcp_has_been_heard_by_another_path() -> 
 
 
 def test_a_name_that_the_kernel_refuses_leaves_no_socket_open() -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = set(os.listdir("/proc/self/fd"))
     with pytest.raises(OSError, match="too long"):
         listen_as("x" * 200)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert set(os.listdir("/proc/self/fd")) <= before  # what others held may go

@@ -41,6 +41,8 @@ anything does.
 """
 ANYIO = [PYTHON, "-m", "scripts.guests.apps.programs", "anyio"]
 EXAMPLE = [PYTHON, "-m", "server_example"]
+MOMENT = 0.7
+"""Seconds."""
 MOST = 30
 """Connections; one more is refused where that acts."""
 SETTINGS = {
@@ -207,7 +209,9 @@ def converses(server: Server) -> int:
 
 
 def refusals(server: Server) -> int:
-    """Open more connections than `MOST`; how many of them were closed at once."""
+    """Open more connections than `MOST`; how many of them were closed or told so before
+    the first of the others had its answer, and a moment after that.
+    """
     many, ended = [], 0
     for _ in range(MOST + 5):
         try:
@@ -217,16 +221,27 @@ def refusals(server: Server) -> int:
     for client in many:
         with suppress(OSError):  # it has been reset meanwhile: `recv` will say so
             client.sendall(get("/slow"))
-    time.sleep(0.7)
+    waits, over = list(many), time.monotonic() + MOMENT
+    last = over + 10  # a server may answer nobody
     for client in many:
         client.setblocking(False)
-        try:
-            data = client.recv(65536)
-            ended += not data or b" 503 " in data
-        except BlockingIOError:
-            pass
-        except OSError:
-            ended += 1
+    while time.monotonic() < over or not (ended or len(waits) < len(many)):
+        if time.monotonic() > last:
+            break
+        for client in list(waits):
+            try:
+                data = client.recv(65536)
+            except BlockingIOError:
+                continue
+            except OSError:
+                data = b""
+            refused = not data or b" 503 " in data
+            if len(waits) == len(many) and not refused:
+                over = time.monotonic() + MOMENT
+            ended += refused
+            waits.remove(client)
+        time.sleep(0.02)
+    for client in many:
         client.close()
     return ended
 

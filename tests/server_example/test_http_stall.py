@@ -136,4 +136,4 @@ async def test_seconds_of_nonsense_leave_nothing_behind() -> None:
         await server.settled()
         assert server.counters.closed > answered
         assert server.counters.refused == 0
-        assert len(os.listdir("/proc/self/fd")) == descriptors
+        assert len(os.listdir("/proc/self/fd")) <= descriptors  # what others held may go

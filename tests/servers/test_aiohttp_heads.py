@@ -108,8 +108,9 @@ def test_half_a_head_in_one_piece_with_a_request_is_ended_by_its_own_limit(tmp_p
     """
     app = web.Application()
     app.router.add_get("/", handle)
+    settings = SETTINGS | {"TIMEOUTS_HEADERS": "1s"}  # one goes on in time
     with (
-        server_here("aiohttp", tmp_path / "log", None, app, SETTINGS) as here,
+        server_here("aiohttp", tmp_path / "log", None, app, settings) as here,
         socket.create_connection(here.address, PATIENCE) as stops,
         socket.create_connection(here.address, PATIENCE) as goes_on,
     ):
