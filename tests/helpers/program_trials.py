@@ -98,8 +98,8 @@ def trial(
 
 
 def _try(server: Server, least: float, says: bytes, connected: Callable[[], socket.socket]) -> None:
+    spoke = time.monotonic()  # or came
     talker, silent, leaves, closes, resets = (connected() for _ in range(5))
-    spoke = time.monotonic()
 
     def talk() -> None:
         nonlocal spoke
@@ -107,10 +107,12 @@ def _try(server: Server, least: float, says: bytes, connected: Callable[[], sock
         answered = False
         with suppress(ConnectionError):
             talker.sendall(says)
+        silence = time.monotonic() - before
+        with suppress(ConnectionError):
             answered = bool(talker.recv(1000))
-        if not answered and spoke - before > least / 2:
+        if not answered and silence > least / 2:
             raise Paused
-        assert answered, f"closed, {spoke - before:.3f} s after it spoke"
+        assert answered, f"closed, {silence:.3f} s after it spoke"
 
     closes.close()
     reset(resets)

@@ -23,7 +23,7 @@ import pytest
 
 from reaper.servers.cards import cards, columns
 from scripts.programs.trial import APPS
-from scripts.serving import Server, free_port
+from scripts.serving import PATIENCE, Server, free_port
 from tests.helpers import traced
 from tests.helpers.http2_frames import asking, posting
 from tests.helpers.server_process import wait_until
@@ -354,7 +354,7 @@ def test_hypercorns_own_keep_alive_holds_unless_ours_is_set(
         with socket.create_connection(server.address) as client:
             client.sendall(get("/"))
             client.recv(65536)
-            client.settimeout(7)  # hypercorn's own is 5 s
+            client.settimeout(7 if outlasts else PATIENCE)  # hypercorn's own is 5 s
             try:
                 while client.recv(65536):
                     pass
