@@ -13,6 +13,7 @@ import h2.connection
 import h2.events
 
 from loadgen.clients import Ended, Speech
+from loadgen.conform.control import control
 from loadgen.drive.protocols import Paths
 from loadgen.http2 import play
 from loadgen.units import parse_target
@@ -21,7 +22,7 @@ LIMIT = 2.0
 """Seconds: every timeout of the server."""
 LATE = 3.0
 """Seconds after its timeout by which a client is ended at the latest, on a machine that
-is busy.
+is busy; and those by which a control was late beside it.
 """
 PHASES = ("FIRST_BYTE", "HEADERS", "BODY", "KEEP_ALIVE", "WRITE", "TUNNEL")
 SETTINGS = {f"TIMEOUTS_{phase}": f"{LIMIT:g}s" for phase in PHASES} | {"TICK": "250ms"}
@@ -56,6 +57,20 @@ def played(
     async def all_of_them() -> list[Ended]:
         where = parse_target(target)
         return await asyncio.gather(*(play(kind, where, speech, patience) for kind in kinds))
+
+    return asyncio.run(all_of_them())
+
+
+def played_in_time(target: str, *kinds: str) -> tuple[list[Ended], float]:
+    """The same, with patience for the busiest machine; and by how many seconds at most
+    a server that only closes in time was late beside them.
+    """
+
+    async def all_of_them() -> tuple[list[Ended], float]:
+        where = parse_target(target)
+        async with control() as lag:
+            plays = (play(kind, where, SPEECH, 10 * (LIMIT + LATE)) for kind in kinds)
+            return await asyncio.gather(*plays), lag.seconds
 
     return asyncio.run(all_of_them())
 
