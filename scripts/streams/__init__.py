@@ -5,7 +5,7 @@ one whose reader has left.
 the table of docs/howto/streams.md; the campaign's trial "quiet streams" is made of the
 same parts.
 
-These readers are no kinds of `loadgen.conform`: some have a network namespace of their
-own, and vanish with its link; or ten thousand come from one process, where a task for
-each would hear its end late.
+The readers are the load generator's clients. Those that leave do so by an act of their
+own, all at one instant: some have a network namespace of their own, and vanish with its
+link.
 """

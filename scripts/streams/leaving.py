@@ -6,20 +6,24 @@ so, and the handler when the application does.
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import re
 import socket
-import struct
 import sys
 import threading
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+from loadgen.plan.acts import Act, Kind, Reset, Send, Until
+from loadgen.plan.requests import get
+from loadgen.playing.play import played
 from loadgen.vanish import CLONE_NEWNET
 
+from ..acting import Actor
 from ..serving import Server, free_port, serving
 from .proxies import PROXIES, command_of
 from .words import BEGINS, ENDS, FIRST
@@ -81,23 +85,23 @@ class Readers:
         self._server = stack.enter_context(
             serving(command, folder / "server.log", port=backend, environment=environment)
         )
-        self._readers: dict[Way, socket.socket] = {}
+        self._readers: dict[Way, Actor] = {}
         for proxy in PROXIES:
             port = free_port()
             words = command_of(proxy, folder / proxy, port, backend, LONG, most=100, host="0.0.0.0")
             stack.enter_context(serving(words, folder / f"{proxy}.log", port=port))
             for number, way in enumerate(WAYS):
                 here = way != VANISHES
-                reader = _come("127.0.0.1", port) if here else _in(away[0], away[1], port)
+                reader = Actor(_come("127.0.0.1", port) if here else _in(away[0], away[1], port))
                 stack.callback(reader.close)
-                _ask(reader, f"/quiet/3600?{proxy}-{number}")
+                reader.do(*_asks(f"/quiet/3600?{proxy}-{number}"))
                 self._readers[proxy, way] = reader
 
     def leave(self) -> None:
         """Those who close or reset do so."""
         for (_, way), reader in self._readers.items():
             if way == RESETS:
-                reader.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                reader.do(Reset())
             if way in (CLOSES, RESETS):
                 reader.close()
 
@@ -130,16 +134,10 @@ def cut_after(folder: Path, proxy: str, patience: float) -> float | None:
     with (
         serving(command, folder / "server.log", port=backend),
         serving(words, folder / "proxy.log", port=port),
-        _come("127.0.0.1", port) as reader,
     ):
-        _ask(reader, "/quiet/3600")
-        began = time.monotonic()
-        reader.settimeout(patience)
-        with suppress(TimeoutError, ConnectionError):
-            while reader.recv(1000):
-                pass
-        waited = time.monotonic() - began
-        return waited if waited < patience else None
+        kind = Kind(name="reads", acts=_asks("/quiet/3600"), limit="any")
+        seen = asyncio.run(played(kind, ("127.0.0.1", port), patience))
+        return None if seen.ended is None else seen.ended - seen.marks[-1][1]
 
 
 def _come(host: str, port: int) -> socket.socket:
@@ -162,16 +160,9 @@ def _in(name: str, host: str, port: int) -> socket.socket:
     return made[0]
 
 
-def _ask(reader: socket.socket, path: str) -> None:
+def _asks(path: str) -> tuple[Act, ...]:
     """Ask for the stream at *path*, and wait for its first event."""
-    reader.settimeout(CONNECTING)
-    reader.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-    heard = b""
-    while FIRST not in heard:
-        more = reader.recv(1000)
-        if not more:
-            raise RuntimeError(f"{path}: closed after {heard!r}")
-        heard += more
+    return Send(get(path)), Until(text=FIRST)
 
 
 def _ports(server: Server) -> dict[Way, int]:

@@ -2,117 +2,87 @@
 a stream that is quiet for so long. At the end a line of JSON says what they heard.
 
 One rule: *a stream is whole if its last event has come, and the last chunk after it*.
-Any other end is a cut.
+Any other end is a cut. The readers are the load generator's clients.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-import select
-import socket
 import sys
-import time
 from contextlib import suppress
+
+from loadgen.conform.judge import judged
+from loadgen.plan.acts import Deaf, Hear, Kind, Rest, Send, Until, Want
+from loadgen.plan.requests import get
+from loadgen.playing.client import Address, Seen
+from loadgen.playing.play import played
 
 from .words import FIRST, LAST, PING
 
 PATIENCE = 20.0
-"""Seconds that a connection may take, and that the last end may be late."""
+"""Seconds that a first event may take, and that the last end may be late."""
 LAST_CHUNK = b"0\r\n\r\n"
-TAIL = 200
 AT_A_TIME = 50
 """Readers that come together."""
+LOOK = 0.005
+"""Seconds between two looks at those that come."""
 
 
-class Reader:
-    """One reader, and what it has heard."""
-
-    __slots__ = ("began", "ended", "pings", "sock", "tail", "whole")
-
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
-        self.tail = b""
-        self.began = self.whole = False
-        self.pings = 0
-        self.ended: float | None = None
-
-    def hear(self) -> bool:
-        """Read what has come. False: it was the end."""
-        try:
-            data = self.sock.recv(65536)
-        except BlockingIOError:
-            return True
-        except OSError:
-            data = b""
-        if not data:
-            self.whole = LAST in self.tail and self.tail.endswith(LAST_CHUNK)
-            self.ended = time.monotonic()
-            self.sock.close()
-            return False
-        self.tail = (self.tail + data)[-TAIL:]
-        self.began = self.began or FIRST in self.tail
-        self.pings += data.count(PING)
-        return True
-
-
-def come(address: tuple[str, int], count: int, seconds: str) -> list[Reader]:
-    """*count* readers, each of whom has asked. They come a few at a time, and the next
-    only when these have heard their first event: a proxy would give up what a burst
-    keeps waiting.
+def reader(seconds: str) -> Kind:
+    """Who reads a stream that is quiet for so long, and leaves its pings to the kernel
+    meanwhile: ten thousand that woke for each would keep proxies from running.
     """
-    found: list[Reader] = []
-    request = f"GET /quiet/{seconds} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
-    while count > 0:
-        few = []
-        for _ in range(min(count, AT_A_TIME)):
-            with suppress(OSError):
-                sock = socket.create_connection(address, timeout=PATIENCE)
-                sock.sendall(request)
-                sock.setblocking(False)
-                few.append(Reader(sock))
-        listen(few, time.monotonic() + PATIENCE, begun=True)
-        found += few
-        count -= AT_A_TIME
+    asks = Send(get(f"/quiet/{seconds}", "Connection: close"))
+    acts = asks, Until(text=FIRST), Deaf(), Rest(float(seconds)), Hear()
+    return Kind(name="reads", acts=acts, answers=(Want(None, ends=LAST),))
+
+
+def began(seen: Seen) -> bool:
+    """Whether its first event has come."""
+    return len(seen.marks) > 2  # of the connect, and of what it asks
+
+
+def whole(seen: Seen) -> bool:
+    """Whether the stream has come to its proper end."""
+    return bool(judged(reader("0"), seen).kept) and seen.data.endswith(LAST_CHUNK)
+
+
+async def read(address: Address, count: int, seconds: str) -> list[Seen]:
+    """What *count* readers have heard. They come a few at a time, and the next only
+    when these have heard their first event: a proxy would give up what a burst keeps
+    waiting.
+    """
+    kind, patience = reader(seconds), float(seconds) + 2 * PATIENCE
+    found: list[Seen] = []
+    playing: list[asyncio.Task[Seen]] = []
+    for first in range(0, count, AT_A_TIME):
+        few = [Seen() for _ in range(min(AT_A_TIME, count - first))]
+        come = [asyncio.create_task(played(kind, address, patience, seen=seen)) for seen in few]
+        found, playing = found + few, playing + come
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE):
+                while not all(
+                    began(seen) or task.done() for seen, task in zip(few, come, strict=True)
+                ):
+                    await asyncio.sleep(LOOK)
+    await asyncio.gather(*playing, return_exceptions=True)  # of one that cannot connect: OSError
     return found
-
-
-def listen(readers: list[Reader], until: float, *, begun: bool = False) -> None:
-    """Hear all of *readers* until each has come to its end, or the instant *until*.
-    *begun*: until each has heard its first event.
-    """
-    poll = select.epoll()
-    waits = {reader.sock.fileno(): reader for reader in readers if reader.ended is None}
-    for descriptor in waits:
-        poll.register(descriptor, select.EPOLLIN)
-    while waits and time.monotonic() < until:
-        for descriptor, _ in poll.poll(1.0):
-            reader = waits[descriptor]
-            if not reader.hear():
-                del waits[descriptor]  # it is closed, and so the poll has forgotten it
-            elif begun and reader.began:
-                del waits[descriptor]
-                poll.unregister(descriptor)
-    poll.close()
 
 
 def main() -> None:
     """Come, listen, tell."""
     target, count, seconds = sys.argv[1:]
     host, _, port = target.rpartition(":")
-    readers = come((host, int(port)), int(count), seconds)
-    listen(readers, time.monotonic() + float(seconds) + PATIENCE)
-    ends = [reader for reader in readers if reader.ended is not None]
-    print(
-        json.dumps(
-            {
-                "began": sum(reader.began for reader in readers),
-                "whole": sum(reader.whole for reader in readers),
-                "cut": sum(reader.began and not reader.whole for reader in ends),
-                "pings": sum(reader.pings for reader in readers),
-            }
-        ),
-        flush=True,
-    )
+    seen = asyncio.run(read((host, int(port)), int(count), seconds))
+    cut = [each for each in seen if began(each) and each.ended is not None and not whole(each)]
+    told = {
+        "began": sum(map(began, seen)),
+        "whole": sum(map(whole, seen)),
+        "cut": len(cut),
+        "pings": sum(each.data.count(PING) for each in seen),
+    }
+    print(json.dumps(told), flush=True)
 
 
 if __name__ == "__main__":
