@@ -128,7 +128,8 @@ class Settled:
 class Ask:
     """A request on a stream of its own: its head, and whether that is all. *pieces*: in
     how many frames the head comes; *whole*: whether the last of them says that it is.
-    *length*: the Content-Length that it names; None: none.
+    *length*: the Content-Length that it names; None: none. *more*: headers besides, by
+    name and value.
     """
 
     path: str = "/"
@@ -137,6 +138,7 @@ class Ask:
     pieces: int = 1
     whole: bool = True
     length: int | None = None
+    more: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,7 @@ class Seen:
         broke: The law that the server has broken while it answered; "": none was seen.
         refused: Why TLS was not agreed on; "": it was, or is not spoken.
         streams: Of HTTP/2: status, body and end of each stream, in order.
+        trailers: Of HTTP/2: those of each stream, by name.
     """
 
     marks: list[tuple[float, float]] = field(default_factory=list)
@@ -72,6 +73,7 @@ class Seen:
     broke: str = ""
     refused: str = ""
     streams: list[tuple[int, bytes, str]] = field(default_factory=list)
+    trailers: list[dict[str, str]] = field(default_factory=list)
 
 
 class Client:

@@ -40,10 +40,13 @@ CANCELLED = "cancelled"
 
 @dataclass
 class Stream:
-    """A stream of HTTP/2: its status, what came of its body, and how it ended."""
+    """A stream of HTTP/2: its status, what came of its body, its trailers, and how it
+    ended.
+    """
 
     status: int = 0
     body: bytearray = field(default_factory=bytearray)
+    trailers: dict[str, str] = field(default_factory=dict)
     end: str = ""
     window: int = 65535
 
@@ -58,6 +61,7 @@ class Http2(Client):
     def __init__(self, kind: Kind, sock: socket.socket, stop: float = 0.0, *over: wire.Tls) -> None:
         super().__init__(kind, sock, stop, *over)
         self.goaway: int | None = None
+        self.code = 0  # of that GOAWAY
         self.streams: dict[int, Stream] = {}
         self.begin = does.Begin()
         self.window = self.first_window = 65535
@@ -131,7 +135,7 @@ class Http2(Client):
             head += [(":protocol", "websocket"), ("sec-websocket-version", "13")]
         if act.length is not None:
             head.append(("content-length", str(act.length)))
-        block = self._encoder.encode(head)
+        block = self._encoder.encode([*head, *act.more])
         size = -(-len(block) // act.pieces)
         cut = [block[place : place + size] for place in range(0, len(block), size)]
         frames: list[Any] = [HeadersFrame(number, cut[0], flags=["END_STREAM"] if act.end else [])]
@@ -226,7 +230,7 @@ class Http2(Client):
             else:
                 stream.window += frame.window_increment
         elif isinstance(frame, GoAwayFrame):
-            self.goaway = frame.last_stream_id
+            self.goaway, self.code = frame.last_stream_id, frame.error_code
             for number, each in self.streams.items():
                 self._answers(number, each)
             self._ended(f"GOAWAY {frame.error_code}")
@@ -255,6 +259,8 @@ class Http2(Client):
         if ":status" in found and not found[":status"].startswith("1"):
             stream.status = int(found[":status"])
             self._answers(frame.stream_id, stream)
+        elif ":status" not in found:
+            stream.trailers = found
         if self._ends:
             stream.end = stream.end or "whole"
         self._ends = False
@@ -324,6 +330,7 @@ class Http2(Client):
     def note(self) -> None:
         found = [self.streams[number] for number in sorted(self.streams)]
         self.seen.streams = [(each.status, bytes(each.body), each.end) for each in found]
+        self.seen.trailers = [each.trailers for each in found]
 
     def served(self) -> bool:
         return any(each.end == "whole" for each in self.streams.values())

@@ -2,7 +2,8 @@
 agreed by ALPN.
 
 One rule: *a fault is one place in the code of an honest server*, named by `FAULTS`. It
-speaks HTTP/1.1, too, and is right with that.
+speaks HTTP/1.1, too, and is right with that. h2 makes its frames, so that no mistake of
+the load generator's client is its own, too.
 """
 
 from __future__ import annotations

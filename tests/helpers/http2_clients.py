@@ -1,4 +1,4 @@
-"""Clients of HTTP/2: one that lives, and those of the load generator that give nothing,
+"""The load generator's clients of HTTP/2: those that live, and those that give nothing,
 with what each of these hears at its end.
 """
 
@@ -6,17 +6,19 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import time
-
-import h2.config
-import h2.connection
-import h2.events
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 
 from loadgen.clients import Ended, Speech
 from loadgen.conform.control import control
 from loadgen.drive.protocols import Paths
+from loadgen.drive.wire import Tls
 from loadgen.http2 import play
+from loadgen.plan.acts import Ask, Begin, Done, Open, Rest, Settled
+from loadgen.playing.http2 import Stream
 from loadgen.units import parse_target
+from scripts.acting import PATIENCE, Actor
+from tests.helpers.program_trials import Addressed
 
 LIMIT = 2.0
 """Seconds: every timeout of the server."""
@@ -75,73 +77,73 @@ def played_in_time(target: str, *kinds: str) -> tuple[list[Ended], float]:
     return asyncio.run(all_of_them())
 
 
-class Http2:
-    """A client with prior knowledge, whose settings are exchanged before it asks.
+PLAIN = Begin()
 
-    Attributes:
-        heard: The kinds of all events that have come.
+
+class Http2(Actor):
+    """A client whose settings are exchanged before it asks; a test may do something
+    else between two of its acts.
     """
 
-    def __init__(self, client: socket.socket) -> None:
-        self.client = client
-        self.heard: set[type] = set()
-        self.state = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
-        self.state.initiate_connection()
-        self._flush()
-        self.hears(h2.events.SettingsAcknowledged)
+    def __init__(self, sock: socket.socket, begins: Begin = PLAIN, tls: Tls | None = None) -> None:
+        super().__init__(sock, "http2", tls)
+        self.do(begins, Settled())
+        self._asked = 0
 
-    def _flush(self) -> None:
-        self.client.sendall(self.state.data_to_send())
-
-    def asks(self, path: str, method: str = "GET") -> None:
-        """Ask for *path*; with another method a body is yet to come."""
-        names = {":method": method, ":path": path, ":scheme": "http", ":authority": "h"}
-        stream = self.state.get_next_available_stream_id()
-        self.state.send_headers(stream, list(names.items()), end_stream=method == "GET")
-        self._flush()
-
-    def asks_in_two(self, path: str, pause: float) -> None:
-        """Ask for *path*; *pause* seconds after the first bytes of the header block
-        come the others.
-        """
-        self._flush()
-        time.sleep(0.1)  # the kernel's stamps tell who spoke last
-        names = {":method": "GET", ":path": path, ":scheme": "http", ":authority": "h"}
-        self.state.send_headers(1, list(names.items()), end_stream=True)
-        frame = self.state.data_to_send()
-        self.client.sendall(frame[:12])
-        time.sleep(pause)
-        self.client.sendall(frame[12:])
+    def asks(self, *paths: str) -> None:
+        """Ask for each of *paths*, on a stream of its own."""
+        self.do(*map(Ask, paths))
+        self._asked += len(paths)
 
     def is_answered(self, path: str) -> None:
         """Ask for *path*, and wait for the whole answer."""
         self.asks(path)
-        self.hears(h2.events.StreamEnded)
+        self.has(self._asked - 1)
 
-    def opens(self, count: int) -> None:
-        """Open the window, and that of stream 1, by *count* bytes."""
-        for stream in (None, 1):
-            self.state.increment_flow_control_window(count, stream)
-        self._flush()
+    def has(self, stream: int) -> None:
+        """Wait for the whole answer on the stream with that number, from 0 on."""
+        self.do(Done(stream))
+        assert self.stream(stream).end == "whole", self.stream(stream)
 
-    def pings(self) -> None:
-        self.state.ping(b"are you?")
-        self._flush()
+    def stream(self, number: int) -> Stream:
+        """What it knows of the stream with that number."""
+        found: Stream = self.client.stream(number)
+        return found
 
-    def hears(self, *kinds: type) -> list[type]:
-        """Wait until events of one of *kinds* come, and return the kinds of all that
-        came with them; an end of the connection is an error.
-        """
-        while True:
-            data = self.client.recv(65536)
-            assert data, f"closed before {kinds}"
-            events = self.state.receive_data(data)
-            self.heard |= {type(event) for event in events}
-            if any(isinstance(event, kinds) for event in events):
-                return [type(event) for event in events]
-            self._flush()
+    @property
+    def told(self) -> bool:
+        """Whether it was told that its connection ends, by GOAWAY."""
+        return self.client.goaway is not None
 
-    def is_told_of_the_end(self) -> None:
-        """Wait for GOAWAY; it may have come with what was waited for before."""
-        if h2.events.ConnectionTerminated not in self.heard:
-            self.hears(h2.events.ConnectionTerminated)
+    def is_told(self) -> None:
+        """Wait for that."""
+        self.until(lambda: self.told)
+
+
+@contextmanager
+def talking(
+    server: Addressed, begins: Begin = PLAIN, tls: Tls | None = None, buffer: int = 0
+) -> Iterator[Http2]:
+    """A client of *server* that has begun; its kernel holds *buffer* bytes that it does
+    not read; 0: as many as it likes.
+    """
+    sock = socket.socket()
+    if buffer:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+    sock.settimeout(PATIENCE)
+    sock.connect(server.address)
+    with closing(Http2(sock, begins, tls)) as client:
+        yield client
+
+
+def pings_for_each_frame(server: Addressed, size: int) -> int:
+    """Ask for *size* bytes, and send a PING for each DATA frame that comes; the window
+    for all is open at once.
+
+    Returns: how many bytes came before the end of the stream. Raises Gone: its
+    connection was ended, be it behind the last byte.
+    """
+    with talking(server, Begin(opens=False, pings=True)) as client:
+        client.do(Ask(f"/some?{size}"), Open(size), Done(0))
+        client.do(Rest(0.5), Ask(), Done(1))  # all of its PINGs have been read
+        return len(client.stream(0).body)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-import time
 from contextlib import suppress
 
-from h2.connection import H2Connection
-from h2.settings import SettingCodes
-
 from loadgen.clients import Speech
-from loadgen.plan.acts import HELLO, Ask, Begin, Done, Kind, Want
+from loadgen.plan.acts import HELLO, Ask, Begin, Deaf, Done, Hear, Kind, Take, Want
+from loadgen.playing.client import Gone
 from loadgen.playing.play import played
 from loadgen.units import Target
-from tests.helpers.http2_frames import DATA, RST_STREAM, frames, opening
+from tests.helpers.http2_clients import talking
+from tests.helpers.program_trials import Addressed
 
 
 def one_takes_nothing(
@@ -34,27 +31,16 @@ def one_takes_nothing(
     return reset, ends.count("whole")
 
 
-def all_share_a_window(client: socket.socket, streams: int, size: int, takes: float) -> int:
-    """Ask over *client* for *size* bytes on each of *streams*, whose own windows are
-    wide, and take them at a rate by which all of them take *takes* seconds.
+def all_share_a_window(server: Addressed, streams: int, size: int, takes: float) -> int:
+    """Ask for *size* bytes on each of *streams*, whose own windows are wide, and take
+    them at a rate by which all of them take *takes* seconds.
 
     Returns: how many bytes came before the server ended the connection, or all had
     come.
     """
-    speaks = H2Connection()
-    speaks.initiate_connection()
-    speaks.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: streams * size})
-    names = {":method": "GET", ":path": f"/some?{size}", ":scheme": "http", ":authority": "h"}
-    for number in range(1, 2 * streams, 2):
-        speaks.send_headers(number, list(names.items()), end_stream=True)
-    client.sendall(speaks.data_to_send())
-    read = 0
-    for frame, _, payload in frames(client):
-        read += len(payload) if frame == DATA else 0
-        if frame == RST_STREAM or read == streams * size:
-            break
-        if frame == DATA and payload:
-            time.sleep(takes * len(payload) / (streams * size))
-            with suppress(OSError):  # the server has closed it: what it said before is read
-                client.sendall(opening(len(payload))[:13])  # of the connection alone
-    return read
+    slowly = Take(size, takes / streams, streams * size)
+    with talking(server, Begin(streams * size)) as client:
+        with suppress(Gone):
+            client.do(*[Ask(f"/some?{size}")] * streams, Deaf(), slowly, Hear())
+            client.do(*map(Done, range(streams)))
+        return sum(len(client.stream(number).body) for number in range(streams))

@@ -1,5 +1,6 @@
 """Clients of HTTP/2 that hold a connection, at a server that answers sooner than they
-expect, and one client that fails.
+expect, and one client that fails. The server's frames are made by h2, so that no
+mistake of the clients is its own, too.
 """
 
 from __future__ import annotations

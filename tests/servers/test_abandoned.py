@@ -16,6 +16,7 @@ from typing import Any
 import anyio
 import pytest
 
+from loadgen.plan.acts import Cancel
 from reaper.config.settings import ReaperConfig
 from reaper.driver.driver import Call
 from reaper.driver.sockets import is_over
@@ -24,6 +25,7 @@ from scripts.serving import Server, free_port
 from scripts.serving import serving as start
 from tests.helpers import leaving, namespaces
 from tests.helpers.driver_loop import Loop
+from tests.helpers.http2_clients import talking
 from tests.helpers.hypercorn_here import Here
 from tests.helpers.leaving import BEGAN, CANCELLED, ENDED
 from tests.helpers.program_trials import connect, reset, rest
@@ -412,29 +414,17 @@ def test_no_error_is_logged_for_a_cancelled_request(trial: Trial) -> None:
 def test_a_reset_stream_of_http2_is_cancelled_and_its_neighbour_answered(
     kind: str, tmp_path: Path
 ) -> None:
-    from h2.connection import H2Connection
-    from h2.events import DataReceived
-
     with serving(kind, tmp_path / "log", ABANDONED=f"{AFTER:g}s") as server:
-        speaks = H2Connection()
-        speaks.initiate_connection()
-        with connect(server) as client:
-            for stream, path in ((1, "/closes"), (3, "/stays")):
-                names = (":method", ":path", ":scheme", ":authority")
-                values = ("GET", path, "http", "h")
-                speaks.send_headers(stream, list(zip(names, values, strict=True)), end_stream=True)
-            client.sendall(speaks.data_to_send())
+        with talking(server) as client:
+            client.asks("/closes", "/stays")
             wait_until(lambda: server.log.read_text().count(BEGAN) == 2)
-            speaks.reset_stream(1)
-            client.sendall(speaks.data_to_send())
-            answers: list[Any] = []
-            while not answers:
-                events = speaks.receive_data(client.recv(100_000))
-                answers += [each for each in events if isinstance(each, DataReceived)]
+            client.do(Cancel(0))
+            client.has(1)
+            bodies = [bytes(client.stream(each).body) for each in (0, 1)]
         log = server.log.read_text()
     assert f"/closes {CANCELLED}" in log
     assert f"/stays {ENDED}" in log
-    assert (answers[0].stream_id, answers[0].data) == (3, b"done")
+    assert bodies == [b"", b"done"]
 
 
 ASKS = """

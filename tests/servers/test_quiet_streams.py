@@ -9,18 +9,17 @@ import logging
 import os
 import re
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from aiohttp import web
-from h2.config import H2Configuration
-from h2.connection import H2Connection
-from h2.events import DataReceived, StreamEnded, TrailersReceived
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import reaper
+from loadgen.plan.acts import Ask, Begin, Done, Kind
+from loadgen.playing.play import played
 from reaper.policy.boundaries import EVENTS, MARK
+from scripts.acting import PATIENCE
 from tests.helpers import quiet_streams
 from tests.helpers.event_streams import events, pieces
 from tests.helpers.quiet_streams import TRAILER, query_of
@@ -63,37 +62,16 @@ async def heard(address: tuple[str, int], plan: list[bytes | float], path: str =
     return b"".join(await pieces_of(address, plan, path))
 
 
-class Answer(NamedTuple):
-    """What HTTP/2 has brought."""
-
-    body: bytes
-    trailers: list[tuple[bytes, bytes]]
-
-
 async def heard_over_http2(
     address: tuple[str, int], plan: list[bytes | float], path: str = "/", method: str = "GET"
-) -> Answer:
-    """The same by HTTP/2."""
-    reader, writer = await asyncio.open_connection(*address[:2])
-    connection = H2Connection(H2Configuration(client_side=True, header_encoding=False))
-    connection.initiate_connection()
-    names = {":method": method, ":path": f"{path}?{query_of(plan)}", ":scheme": "http"}
-    names |= {":authority": "x", "te": "trailers"}
-    connection.send_headers(1, list(names.items()), end_stream=True)
-    writer.write(connection.data_to_send())
-    body, trailers, ended = b"", [], False
-    while not ended and (data := await reader.read(65536)):
-        for event in connection.receive_data(data):
-            if isinstance(event, DataReceived):
-                body += event.data
-                connection.acknowledge_received_data(event.flow_controlled_length, 1)
-            elif isinstance(event, TrailersReceived):
-                trailers = [(bytes(name), bytes(value)) for name, value in event.headers]
-            ended = ended or isinstance(event, StreamEnded)
-        writer.write(connection.data_to_send())
-    writer.close()
-    assert ended
-    return Answer(body, trailers)
+) -> tuple[bytes, dict[str, str]]:
+    """The same by HTTP/2, and its trailers."""
+    asks = Ask(f"{path}?{query_of(plan)}", method, more=(("te", "trailers"),))
+    kind = Kind(name="hears", speaks="http2", acts=(Begin(), asks, Done(0)))
+    seen = await played(kind, address[:2], PATIENCE)
+    ((_, body, end),) = seen.streams
+    assert end == "whole"
+    return body, seen.trailers[0]
 
 
 PLAN: list[bytes | float] = [EVENT, 2.2, b"data: ", 2.2, b"2\n\n"]
@@ -102,7 +80,7 @@ GIVEN = {"TIMEOUTS_STREAM_PING": "1s", "TICK": "100ms"}
 
 
 async def body_over_http2(address: tuple[str, int], plan: list[bytes | float]) -> bytes:
-    return (await heard_over_http2(address, plan)).body
+    return (await heard_over_http2(address, plan))[0]
 
 
 @pytest.mark.parametrize("kind", SERVERS_HERE)
@@ -211,7 +189,8 @@ def test_what_arrives_less_our_comments_is_what_the_application_has_sent(
         path, method = ("/", "HEAD") if way == "HEAD" else (way, "GET")
         if spoken == 2:
             body, trailers = await heard_over_http2(address, plan, path, method)
-            assert trailers == ([TRAILER] if way == "/trailers" else [])
+            name, value = (word.decode() for word in TRAILER)
+            assert trailers == ({name: value} if way == "/trailers" else {})
         else:
             path = "/" if way == "/trailers" else path
             body = b"".join(await pieces_of(address, plan, path, method))

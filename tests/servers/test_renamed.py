@@ -22,9 +22,8 @@ from reaper.servers.guest import Visit
 from reaper.servers.hypercorn.names import ON_ASYNCIO
 from scripts.programs.trial import APPS
 from scripts.serving import ROOT
-from tests.helpers.http2_clients import Http2
+from tests.helpers.http2_clients import talking
 from tests.helpers.hypercorn_here import CHANGED
-from tests.helpers.program_trials import connect
 from tests.helpers.reaper_run import GET, ends, guarded, run
 
 HYPERCORN = [sys.executable, "-m", "hypercorn", "asgi:app", "-b", "127.0.0.1:{port}"]
@@ -74,9 +73,9 @@ def test_a_client_of_hypercorn_is_answered_though_h2_has_renamed_a_field(
     copy = renamed(tmp_path / "copy", "h2", name)
     with (
         guarded(HYPERCORN, tmp_path, "--inside", said=said, before=[copy]) as (server, _),
-        connect(server) as client,
+        talking(server) as client,
     ):
-        Http2(client).is_answered("/")
+        client.is_answered("/")
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
 import sys
 import threading
 import time
@@ -15,17 +14,19 @@ from contextlib import contextmanager, suppress
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-import h2.config
-import h2.connection
-import h2.events
 import pytest
 from gunicorn.config import Config
 
 import reaper.gunicorn
+from loadgen.drive.wire import Tls
+from loadgen.http2 import CONTINUATION
+from loadgen.plan.acts import Again, Ask, Begin, Body, Done, Drip, Open, Pings, Rest, Send
+from loadgen.playing.client import Gone
 from reaper.servers.gunicorn import asgi as gunicorn_asgi
 from reaper.servers.gunicorn import threads as gunicorn_threads
 from tests.helpers import asgi, wsgi
-from tests.helpers.http2_clients import Http2
+from tests.helpers.http2_clients import Http2, talking
+from tests.helpers.http2_frames import spoken
 from tests.helpers.program_trials import PATIENCE, connect
 from tests.helpers.program_trials import heard as until
 from tests.helpers.servers_here import Worker, worker
@@ -38,6 +39,9 @@ APPLICATIONS: dict[str, Any] = {"ASGIWorker": asgi.application, "ThreadWorker": 
 
 CLEAR = {"http_protocols": "h1,h2", "http2_cleartext": "prior-knowledge"}
 """What has gunicorn speak HTTP/2 in clear text."""
+STINGY = Begin(opens=False)
+"""How a client begins that opens its window by its acts alone."""
+UPLOAD, RESET = Ask("/echo", "POST", end=False), "RST_STREAM 8"
 
 
 @pytest.fixture(params=["ASGIWorker", "ThreadWorker"])
@@ -46,6 +50,7 @@ def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     are an hour.
     """
     monkeypatch.setenv("REAPER_TICK", "250ms")
+    monkeypatch.setenv("REAPER_LIMITS_MIN_IN_RATE", "0")  # it would end who drips, too
     for name in LIMITS:
         monkeypatch.setenv(f"REAPER_TIMEOUTS_{name}", "1s")
     kind = getattr(reaper.gunicorn, request.param)
@@ -58,66 +63,44 @@ def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 def test_a_request_over_http2_that_takes_longer_than_every_timeout_is_answered(
     server: Worker,
 ) -> None:
-    with connect(server) as client:
-        speaks = Http2(client)
-        speaks.is_answered("/slow?4")
+    with talking(server) as client:
+        client.is_answered("/slow?4")
 
 
 def test_a_connection_of_http2_without_a_request_is_closed_and_never_early(
     server: Worker,
 ) -> None:
-    with connect(server) as client:
-        speaks = Http2(client)
+    with talking(server) as client:
         start = time.monotonic()
-        speaks.is_answered("/")
-        while client.recv(65536):
-            pass
+        client.is_answered("/")
+        client.rests()
         assert time.monotonic() - start >= 1
 
 
 def test_a_client_of_http2_is_told_that_its_idle_connection_ends(server: Worker) -> None:
-    with connect(server) as client:
-        speaks = Http2(client)
-        speaks.is_answered("/")
-        speaks.is_told_of_the_end()
+    with talking(server) as client:
+        client.is_answered("/")
+        client.is_told()
 
 
 def test_a_client_of_http2_that_only_sends_pings_is_told_that_its_connection_ends(
     server: Worker,
 ) -> None:
-    with connect(server) as client:
-        speaks = Http2(client)
+    with talking(server) as client:
         start = time.monotonic()
-        speaks.is_answered("/")
-        heard: list[type] = []
-        for _ in range(200):
-            time.sleep(0.1)
-            speaks.pings()
-            heard = speaks.hears(h2.events.PingAckReceived, h2.events.ConnectionTerminated)
-            if h2.events.ConnectionTerminated in heard:
-                break
-        assert h2.events.ConnectionTerminated in heard
+        client.is_answered("/")
+        with suppress(Gone):
+            client.do(Again((Pings(),), 0.1))
+        assert client.told
         assert time.monotonic() - start >= 1
 
 
-BLOCK = b"\0\0\1\1\1\0\0\0\1\x82"
-"""The beginning of a request, in a HEADERS frame that does not end it."""
-
-
 def test_a_header_block_that_drips_ends_its_connection_by_goaway(server: Worker) -> None:
-    with connect(server) as client:
-        speaks = Http2(client)
+    with talking(server) as client:
         start = time.monotonic()
-        client.sendall(BLOCK)
-        client.settimeout(0.1)
-        ended = False
-        while not ended and time.monotonic() < start + PATIENCE:
-            with suppress(TimeoutError):
-                events = speaks.state.receive_data(client.recv(65_536))
-                ended = any(isinstance(one, h2.events.ConnectionTerminated) for one in events)
-                continue
-            client.sendall(b"\0\0\0\x09\0\0\0\0\1")  # an empty CONTINUATION
-        assert ended
+        with suppress(Gone):
+            client.do(Ask(whole=False), Again((Send(CONTINUATION),), 0.1))
+        assert (client.told, client.client.code) == (True, 0)  # h2 ends who sends too many
         assert time.monotonic() - start >= 1
 
 
@@ -132,62 +115,51 @@ def limited(name: str, monkeypatch: pytest.MonkeyPatch, **limits: str) -> Iterat
     kind = getattr(reaper.gunicorn, name)
     with (
         worker(kind, APPLICATIONS[name], **CLEAR, keepalive="3600") as running,
-        connect(running) as client,
+        talking(running) as client,
     ):
-        yield Http2(client)
+        yield client
 
 
 def test_a_thread_waits_for_a_header_block_that_has_begun_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with limited("ThreadWorker", monkeypatch, KEEP_ALIVE="1s", HEADERS="1h") as speaks:
-        speaks.asks_in_two("/", pause=2)
-        speaks.hears(h2.events.StreamEnded)
+    with limited("ThreadWorker", monkeypatch, KEEP_ALIVE="1s", HEADERS="1h") as client:
+        time.sleep(0.1)  # the kernel's stamps tell who spoke last
+        _, frame = spoken(Begin(), Ask())
+        client.do(Send(frame[:12]), Rest(2), Send(frame[12:]))
+        client.has(0)
 
 
 @pytest.mark.parametrize("name", APPLICATIONS)
 def test_a_client_of_http2_is_told_that_its_connection_is_too_old(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with limited(name, monkeypatch, MAX_AGE="1s", DRAIN_IDLE="100ms") as speaks:
-        speaks.is_answered("/")
-        speaks.is_told_of_the_end()
+    with limited(name, monkeypatch, MAX_AGE="1s", DRAIN_IDLE="100ms") as client:
+        client.is_answered("/")
+        client.is_told()
 
 
 def test_a_client_of_http2_is_told_that_its_connection_ends_with_its_last_stream(
     server: Worker,
 ) -> None:
-    with connect(server) as client:
-        speaks = Http2(client)
-        speaks.asks("/echo", "POST")
-        assert h2.events.ConnectionTerminated in speaks.hears(h2.events.StreamReset)
-        assert not client.recv(65536)
+    with talking(server) as client:
+        client.do(UPLOAD, Done(0))
+        assert (client.stream(0).end, client.told) == (RESET, True)
+        assert client.rests() == "closed"
 
 
 def test_pings_do_not_put_off_the_end_of_a_stream(server: Worker) -> None:
-    with connect(server) as client:
-        speaks = Http2(client)
-        speaks.asks("/echo", "POST")
-        for _ in range(900):
-            time.sleep(0.02)
-            speaks.pings()
-            if h2.events.StreamReset in speaks.hears(
-                h2.events.PingAckReceived, h2.events.StreamReset
-            ):
-                return
-    raise AssertionError("it was kept")
+    with talking(server) as client:
+        with suppress(Gone):
+            client.do(UPLOAD, Again((Pings(),), 0.05))  # which is no flood
+        assert client.stream(0).end == RESET
 
 
 def test_a_frame_of_a_body_that_comes_in_pieces_keeps_its_stream(server: Worker) -> None:
-    with connect(server) as client:
-        speaks = Http2(client)
-        speaks.asks("/echo", "POST")
-        speaks.state.send_data(1, bytes(1200), end_stream=True)
-        frame = speaks.state.data_to_send()
-        for start in range(0, len(frame), 100):
-            client.sendall(frame[start : start + 100])
-            time.sleep(0.2)
-        speaks.hears(h2.events.StreamEnded)
+    with talking(server) as client:
+        *_, frame = spoken(Begin(), UPLOAD, Body(0, bytes(1200)))
+        client.do(UPLOAD, Drip(frame, 0.2, 100))
+        client.has(0)
 
 
 @pytest.mark.parametrize(
@@ -206,29 +178,20 @@ def test_a_stop_resets_nobody_who_opens_the_window_as_the_end_of_an_answer_comes
     given = CLEAR
     if tls:
         given = {"http_protocols": "h1,h2", "certfile": certificate[0], "keyfile": certificate[1]}
-    trust = ssl.create_default_context(cafile=certificate[0])
-    trust.set_alpn_protocols(["h2"])
-    read, client = 0, socket.socket()
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)  # the rest waits at the server
-    client.settimeout(PATIENCE)
+    speaks = Tls("localhost", certificate[0], alpn="h2") if tls else None
     kind = getattr(reaper.gunicorn, name)
-    with worker(kind, APPLICATIONS[name], asgi_loop="asyncio", **given) as running:
-        client.connect(running.address)
-        with trust.wrap_socket(client, server_hostname="localhost") if tls else client as client:
-            speaks = Http2(client)
-            speaks.asks("/some?120000")
-            while data := client.recv(65_536):
-                events = speaks.state.receive_data(data)
-                some = sum(
-                    len(event.data) for event in events if isinstance(event, h2.events.DataReceived)
-                )
-                read += some
-                if some and read == 65_535:
-                    running.stop()
-                    for count, seconds in ((60_000, pause), (10_000, 0.3), (10_000, 0.3)):
-                        speaks.opens(count)
-                        time.sleep(seconds)
-    assert read == 120_000
+    with (
+        worker(kind, APPLICATIONS[name], asgi_loop="asyncio", **given) as running,
+        talking(running, STINGY, speaks, 16_384) as client,  # the rest waits at the server
+    ):
+        client.asks("/some?120000")
+        client.until(lambda: len(client.stream(0).body) == 65_535)
+        running.stop()
+        for count, seconds in ((60_000, pause), (10_000, 0.3), (10_000, 0.3)):
+            client.do(Open(count))
+            time.sleep(seconds)
+        client.rests()
+        assert len(client.stream(0).body) == 120_000
 
 
 def test_a_thread_waits_for_its_client_no_longer_than_its_worker_for_threads(
@@ -249,15 +212,14 @@ def test_a_thread_waits_for_its_client_no_longer_than_its_worker_for_threads(
     monkeypatch.setattr(gunicorn_threads, "until_it_has_gone", waited)
     with (
         worker(reaper.gunicorn.ThreadWorker, answers_after_the_stop, **given) as running,
-        connect(running) as client,
+        talking(running) as client,
     ):
-        speaks = Http2(client)
-        speaks.asks("/")
+        client.asks("/")
         assert asked.wait(PATIENCE)
         running.stop()
         stopped = time.monotonic()
         goes_on.set()
-        speaks.hears(h2.events.StreamEnded)
+        client.has(0)
         running.end()
     ((began, ended),) = waits
     assert began > stopped
@@ -265,13 +227,12 @@ def test_a_thread_waits_for_its_client_no_longer_than_its_worker_for_threads(
 
 
 def test_a_stop_during_an_answer_over_http2_is_told_by_goaway(server: Worker) -> None:
-    with connect(server) as client:
-        speaks = Http2(client)
-        speaks.asks("/some?120000")  # more than the window that a client begins with
-        speaks.hears(h2.events.DataReceived)
+    with talking(server, STINGY) as client:
+        client.asks("/some?120000")  # more than the window that a client begins with
+        client.until(lambda: bool(client.stream(0).body))
         server.stop()
-        speaks.opens(60_000)
-        speaks.hears(h2.events.ConnectionTerminated)
+        client.do(Open(60_000))
+        client.is_told()
 
 
 class FastParser:

@@ -20,7 +20,7 @@ from reaper.driver.ends import Books
 from reaper.servers.gunicorn.http2_threads import Judge
 from reaper.servers.gunicorn.threads import Threaded, ThreadWire
 from tests.helpers import wsgi
-from tests.helpers.http2_clients import Http2
+from tests.helpers.http2_clients import talking
 from tests.helpers.program_trials import connect, heard, rest
 from tests.helpers.server_process import wait_until
 from tests.helpers.servers_here import Worker, worker
@@ -60,12 +60,15 @@ def ask(server: Worker, protocol: str, closes: str) -> None:
     """Ask once on a connection of *protocol*, until it is over: *closes* says who ends
     it.
     """
+    if protocol == "HTTP/2":
+        with talking(server) as speaks:
+            speaks.is_answered("/")
+            if closes != "the client":
+                speaks.rests()
+        return
     with connect(server) as client:
-        if protocol == "HTTP/2":
-            Http2(client).is_answered("/")
-        else:
-            client.sendall(get(b"/", *[b"connection: close"] * (closes == "the server")))
-            heard(client)
+        client.sendall(get(b"/", *[b"connection: close"] * (closes == "the server")))
+        heard(client)
         if closes != "the client":
             rest(client)
 

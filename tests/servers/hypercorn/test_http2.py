@@ -20,9 +20,8 @@ import pytest
 pytest.importorskip("h2")
 pytest.importorskip("hypercorn")
 
-from h2.events import StreamEnded
-
 from loadgen.drive.wire import Tls
+from loadgen.plan.acts import Ask, Begin, Pings
 from loadgen.units import parse_target
 from reaper.servers.http2.floods import BURST
 from scripts.serving import Server, free_port, serving
@@ -36,9 +35,10 @@ from tests.helpers.http2_clients import (
     SETTINGS,
     SPEECH,
     STREAM_RESET,
-    Http2,
+    pings_for_each_frame,
     played,
     played_in_time,
+    talking,
 )
 from tests.helpers.http2_frames import (
     DATA,
@@ -47,8 +47,8 @@ from tests.helpers.http2_frames import (
     asking,
     frames,
     opening,
-    pings_for_each_frame,
     posting,
+    spoken,
 )
 from tests.helpers.http2_tools import h2load_has_all, nghttp_has_all
 from tests.helpers.hypercorn_here import Here, hypercorn_here
@@ -97,14 +97,12 @@ def test_a_stream_whose_body_drips_is_reset_by_the_least_rate(tmp_path: Path) ->
 
 
 def test_keep_alive_counts_from_the_last_answer(server: Here) -> None:
-    with connect(server) as client:
-        speaks = Http2(client)
-        speaks.is_answered("/")
+    with talking(server) as client:
+        client.is_answered("/")
         time.sleep(LIMIT / 2)
         asked = time.monotonic()
-        speaks.is_answered("/")
-        while client.recv(65536):
-            pass
+        client.is_answered("/")
+        client.rests()
         assert time.monotonic() - asked >= LIMIT
 
 
@@ -117,25 +115,19 @@ def test_a_flood_of_frames_that_move_nothing_ends_its_connection(kind: str, serv
 
 def test_each_request_that_is_answered_pays_for_a_frame_that_moves_nothing(server: Here) -> None:
     at_once, times = BURST // 4, 8
-    with connect(server) as client:
-        speaks = Http2(client)
-        for _ in range(times):
-            for _ in range(at_once):
-                speaks.asks("/")
-                speaks.pings()
-            ended = 0
-            while ended < at_once:
-                ended += speaks.hears(StreamEnded).count(StreamEnded)
+    with talking(server) as client:
+        for first in range(0, times * at_once, at_once):
+            client.do(*(Ask("/"), Pings()) * at_once)
+            for stream in range(first, first + at_once):
+                client.has(stream)
 
 
 def test_a_client_that_reads_keeps_all_streams_that_wait_for_its_window(server: Here) -> None:
-    with connect(server) as client:
-        assert all_share_a_window(client, 40, 16_384, 2.5 * LIMIT) == 40 * 16_384
+    assert all_share_a_window(server, 40, 16_384, 2.5 * LIMIT) == 40 * 16_384
 
 
 def test_a_client_that_sends_a_ping_for_each_frame_it_reads_has_all(server: Here) -> None:
-    with connect(server) as client:
-        assert pings_for_each_frame(client, MUCH) == MUCH
+    assert pings_for_each_frame(server, MUCH) == MUCH
 
 
 def test_a_stream_whose_client_reads_slowly_is_kept(server: Here) -> None:
@@ -217,16 +209,12 @@ def test_who_is_too_old_begins_no_stream_and_is_answered_on_those_that_are_open(
 def test_the_time_for_headers_is_not_cut_short_by_the_silence_before_them(
     kind: str, tmp_path: Path
 ) -> None:
-    from h2.connection import H2Connection
-
-    speaks = H2Connection()
-    speaks.initiate_connection()
     limits = {"TIMEOUTS_KEEP_ALIVE": "1500ms", "TIMEOUTS_HEADERS": "1500ms", "TICK": "100ms"}
     with (
         hypercorn_here(kind, tmp_path / "log", application, limits, 3600) as running,
         connect(running) as client,
     ):
-        client.sendall(speaks.data_to_send())
+        client.sendall(spoken(Begin())[0])
         client.recv(1000)  # the connection is idle from now on
         time.sleep(0.5)  # a second before it is ended for that
         began = time.monotonic()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import select
 import socket
 import subprocess
 import sys
@@ -24,11 +23,10 @@ pytest.importorskip(
     "uvicorn.protocols.http.zttp_h2_impl", exc_type=ImportError
 )  # not in the lowest uvicorn
 
-from h2.connection import H2Connection
-from h2.settings import SettingCodes
-
 import reaper.uvicorn
 from loadgen.drive.wire import Tls
+from loadgen.plan.acts import Ask, Begin, Deaf, Kind, Open
+from loadgen.playing import play as loadgen_play
 from loadgen.units import parse_target
 from reaper.config import ReaperConfig
 from scripts.serving import free_port, serving
@@ -42,6 +40,7 @@ from tests.helpers.http2_clients import (
     SETTINGS,
     SPEECH,
     STREAM_RESET,
+    pings_for_each_frame,
     played,
     played_in_time,
 )
@@ -54,7 +53,7 @@ from tests.helpers.http2_frames import (
     asking,
     frames,
     opening,
-    pings_for_each_frame,
+    spoken,
 )
 from tests.helpers.http2_tools import h2load_has_all, nghttp_has_all
 from tests.helpers.hypercorn_here import Here
@@ -111,13 +110,11 @@ def test_a_flood_of_frames_that_move_nothing_ends_its_connection(server: Here) -
 
 
 def test_a_client_that_reads_keeps_all_streams_that_wait_for_its_window(server: Here) -> None:
-    with connect(server) as client:
-        assert all_share_a_window(client, 40, 16_384, 2.5 * LIMIT) == 40 * 16_384
+    assert all_share_a_window(server, 40, 16_384, 2.5 * LIMIT) == 40 * 16_384
 
 
 def test_a_client_that_sends_a_ping_for_each_frame_it_reads_has_all(server: Here) -> None:
-    with connect(server) as client:
-        assert pings_for_each_frame(client, MUCH) == MUCH
+    assert pings_for_each_frame(server, MUCH) == MUCH
 
 
 def test_a_body_that_its_application_reads_late_is_taken_whole(tmp_path: Path) -> None:
@@ -161,17 +158,10 @@ def test_a_stream_that_is_due_does_not_end_its_neighbour(server: Here) -> None:
 def test_a_client_whose_kernel_takes_nothing_is_ended_though_its_window_is_open(
     server: Here,
 ) -> None:
-    speaks = H2Connection()
-    speaks.initiate_connection()
-    speaks.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 2**31 - 1})
-    speaks.increment_flow_control_window(2**30)
-    names = {":method": "GET", ":path": "/big", ":scheme": "http", ":authority": "h"}
-    speaks.send_headers(1, list(names.items()), end_stream=True)
-    with connect(server) as client:
-        client.sendall(speaks.data_to_send())
-        waits = select.poll()
-        waits.register(client, 0)  # for a reset alone: nothing is read
-        assert waits.poll(1000 * (2 * LIMIT + LATE))
+    acts = (Deaf(), Begin(2**31 - 1), Open(2**30), Ask("/big"))
+    kind = Kind(name="takes nothing", speaks="http2", acts=acts, limit="write")
+    seen = asyncio.run(loadgen_play.played(kind, server.address, 2 * LIMIT + LATE))
+    assert seen.how == "reset", seen
 
 
 def test_h2load_has_all_of_its_answers(server: Here) -> None:
@@ -205,9 +195,7 @@ def test_a_client_of_http_1_is_answered_and_guarded(server: Here) -> None:
 
 
 def test_a_preface_that_comes_in_parts_is_understood(server: Here) -> None:
-    speaks = H2Connection()
-    speaks.initiate_connection()
-    preface = speaks.data_to_send()
+    (preface,) = spoken(Begin())
     with connect(server) as client:
         for part in (preface[:2], preface[2:10], preface[10:]):
             client.sendall(part)
@@ -414,11 +402,9 @@ def test_reaper_run_guards_the_http_2_of_an_unchanged_command(tmp_path: Path) ->
 
 @pytest.mark.parametrize("keep_alive", ["1500ms", "1h"])
 def test_headers_after_a_silence_have_their_own_time(keep_alive: str, tmp_path: Path) -> None:
-    speaks = H2Connection()
-    speaks.initiate_connection()
     limits = {"TIMEOUTS_KEEP_ALIVE": keep_alive, "TIMEOUTS_HEADERS": "1500ms", "TICK": "100ms"}
     with uvicorn(tmp_path / "log", limits) as running, connect(running) as client:
-        client.sendall(speaks.data_to_send())
+        client.sendall(spoken(Begin())[0])
         client.recv(1000)  # the connection is idle from now on
         time.sleep(0.5)  # a second before it is ended for that
         began = time.monotonic()
