@@ -5,9 +5,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from h2.config import H2Configuration
-from h2.connection import H2Connection
-
+from loadgen.plan.acts import Act, Begin, Body, Send
+from loadgen.plan.acts import Ask as Call
 from loadgen.plan.requests import frame
 from loadgen.plan.requests import get as request
 
@@ -17,20 +16,25 @@ class Ask:
     """A request, and the answer to it.
 
     Attributes:
-        sent: Its bytes, all at once.
+        sent: Its bytes, all at once, or the acts of who sends it.
         whole: What is in an answer that is whole.
         starts: What is in an answer that has begun; of an answer that pauses.
+        speaks: What `loadgen.plan` calls it; `websocket` and `http2`: the server may
+            say goodbye.
     """
 
-    sent: bytes
+    sent: bytes | tuple[Act, ...]
     whole: bytes
     starts: bytes = b""
+    speaks: str = "lines"
 
-    def bytes_for(self, slow: float) -> bytes:
-        """What is sent where a slow answer takes *slow* seconds: a number in it keeps
-        its width.
+    def acts_for(self, slow: float) -> tuple[Act, ...]:
+        """Who sends it where a slow answer takes *slow* seconds: a number in its bytes
+        keeps its width.
         """
-        return self.sent.replace(b"{slow}", b"%-6g" % slow)
+        if isinstance(self.sent, bytes):
+            return (Send(self.sent.replace(b"{slow}", b"%-6g" % slow)),)
+        return self.sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +46,12 @@ class Asks:
         drip: Is sent byte by byte; more of it than is ever needed.
         slow: Is answered after SLOW seconds, with nothing in between.
         pauses: Is answered by halves, SLOW seconds apart.
-        speaks: What `loadgen.plan` calls it; `websocket`: a message may be the server's
-            goodbye.
     """
 
     now: Ask
     drip: bytes
     slow: Ask | None = None
     pauses: Ask | None = None
-    speaks: str = "lines"
 
 
 def get(path: str, whole: bytes, starts: bytes = b"") -> Ask:
@@ -71,10 +72,9 @@ _UPGRADE = (
     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
 )
 WEBSOCKET = Asks(
-    Ask(_UPGRADE + frame(b"now"), b"\x81\x02ok"),
+    Ask(_UPGRADE + frame(b"now"), b"\x81\x02ok", speaks="websocket"),
     DRIPPED,
-    Ask(_UPGRADE + frame(b"slow"), b"\x81\x02ok"),
-    speaks="websocket",
+    Ask(_UPGRADE + frame(b"slow"), b"\x81\x02ok", speaks="websocket"),
 )
 REDIS = Asks(
     Ask(b"PING\r\n", b"+PONG\r\n"),
@@ -111,22 +111,19 @@ POSTGRES = Asks(
 )
 
 
-def _http2(path: str) -> bytes:
+def _call(path: str, whole: bytes, starts: bytes = b"") -> Ask:
     """A call of gRPC with an empty message."""
-    connection = H2Connection(H2Configuration(header_encoding="utf-8"))
-    connection.initiate_connection()
-    if path:
-        names = {"method": "POST", "scheme": "http", "authority": "localhost", "path": path}
-        headers = [(f":{name}", value) for name, value in names.items()]
-        more = [("content-type", "application/grpc"), ("te", "trailers")]
-        connection.send_headers(1, headers + more)
-        connection.send_data(1, b"\0\0\0\0\0", end_stream=True)
-    return connection.data_to_send()
+    more = ("content-type", "application/grpc"), ("te", "trailers")
+    acts = Begin(), Call(path, "POST", end=False, more=more), Body(0, bytes(5))
+    return Ask(acts, whole, starts, speaks="http2")
 
 
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 GRPC = Asks(
-    Ask(_http2(""), b"\x00\x04\x01\x00\x00\x00\x00"),  # the acknowledgement of our SETTINGS
-    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\x03\xe8\x04\0\0\0\0\0" + b"\0" * 1000,
-    Ask(_http2("/answers.Answers/slow"), b"\0\0\0\0\x02ok"),
-    Ask(_http2("/answers.Answers/pause"), b"last", b"first"),
+    # It hears that its SETTINGS are acknowledged, and acknowledges none itself: whose
+    # client spoke last is, from outside, a server that owes an answer.
+    Ask(PREFACE + b"\0\0\0\4\0\0\0\0\0", b"\x00\x04\x01\x00\x00\x00\x00"),
+    PREFACE + b"\0\x03\xe8\x04\0\0\0\0\0" + b"\0" * 1000,
+    _call("/answers.Answers/slow", b"\0\0\0\0\x02ok"),
+    _call("/answers.Answers/pause", b"last", b"first"),
 )

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loadgen.plan.acts import Act, Drip, Kind, Send, Until
+from loadgen.plan.acts import Act, Drip, Kind, Until
 from loadgen.playing.play import played
 
 from ..serving import DidNotStart, Server, free_port, serving, tree
@@ -192,20 +192,18 @@ async def _answers(port: int, ask: Ask, limits: Limits) -> None:
         await asyncio.sleep(0.2)
 
 
-async def closes(
-    port: int, limits: Limits, *, drip: bytes = b"", ask: Ask | None = None, speaks: str = "lines"
-) -> Seen:
+async def closes(port: int, limits: Limits, *, drip: bytes = b"", ask: Ask | None = None) -> Seen:
     """When a client is closed: {"is": "closed", "s": seconds}, or `open`, or `no
     answer`.
 
     The seconds count from the answer to *ask*; without one, from connect(2). Bytes of
-    *drip* are sent one by one. The goodbye of what *speaks* `websocket` is a close. It
-    waits as long as the window says.
+    *drip* are sent one by one. A goodbye of what *ask* speaks is a close. It waits as
+    long as the window says.
     """
     acts: tuple[Act, ...] = (Drip(drip, DRIP),) if drip else ()
     if ask is not None:
-        acts = Send(ask.bytes_for(limits.slow)), Until(text=ask.whole)
-    since = 0 if drip else None
+        acts = *ask.acts_for(limits.slow), Until(text=ask.whole)
+    since, speaks = 0 if drip else None, "lines" if ask is None else ask.speaks
     kind = Kind(name="is closed", speaks=speaks, acts=acts, limit="any", since=since)
     try:
         seen = await played(kind, (HOST, port), limits.window)
@@ -223,8 +221,8 @@ async def answer(port: int, ask: Ask, limits: Limits, *, late: bool = False) -> 
     `no answer`; `another answer`: it came too soon for a *late* one, or not in halves,
     so nothing was tried.
     """
-    asks = (Send(ask.bytes_for(limits.slow)),)
-    kind = Kind(name="is answered", speaks="lines", acts=asks, hears=(ask.whole,))
+    asks = ask.acts_for(limits.slow)
+    kind = Kind(name="is answered", speaks=ask.speaks, acts=asks, hears=(ask.whole,))
     try:
         seen = await played(kind, (HOST, port), limits.slow + limits.window)
     except OSError:
@@ -249,7 +247,7 @@ async def quiet_and_slow(program: Program, port: int, limits: Limits) -> dict[st
     running = {
         "silent": closes(port, limits),
         "dripping": closes(port, limits, drip=asks.drip),
-        "idle": closes(port, limits, ask=asks.now, speaks=asks.speaks),
+        "idle": closes(port, limits, ask=asks.now),
     }
     if asks.slow is not None:
         running["slow"] = answer(port, asks.slow, limits, late=True)

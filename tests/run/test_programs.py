@@ -123,9 +123,8 @@ def test_from_outside_too_the_silent_are_closed_and_who_waits_is_answered(
 
 def test_a_silent_websocket_is_closed_after_the_tunnel_that_was_set() -> None:
     (program,) = (program for program in PROGRAMS if program.name == "websockets")
-    asks = program.asks
     with started(program, guard=True) as (server, _):
-        seen = asyncio.run(trial.closes(server.port, LIMITS, ask=asks.now, speaks=asks.speaks))
+        seen = asyncio.run(trial.closes(server.port, LIMITS, ask=program.asks.now))
     assert seen["is"] == "closed"
 
 
