@@ -9,6 +9,10 @@ when.
 One rule: *only the client's side is looked at*. A wait runs from the instant from which
 a correct server would count to the close as the client's own kernel saw it; what a
 client does by itself is never held against the server.
+
+They play a behaviour, and no acts, as `playing` does: acts are a row that is written
+down, and a behaviour has no end, its steps are drawn one by one. So who asks, attacks
+or vanishes here does to the byte what one of 17,000 clients of `run` does.
 """
 
 from __future__ import annotations

@@ -4,6 +4,10 @@ are lost.
 One rule: a request is lost if it went out on a connection that looked open and no
 answer came, or a proxy's excuse (502, 503, 504). A connection that was seen to be
 closed is not used, and nothing is sent twice.
+
+Its clients are its own. Those of `clients` and of `playing` do more for each answer:
+hundreds of them would reuse their connections later than they mean to, and lose more
+requests by it.
 """
 
 from __future__ import annotations
@@ -93,11 +97,7 @@ class Result:
 
 
 class _Line:
-    """The connection of one client.
-
-    It is no `Client` because that does more per answer: hundreds of them would reuse
-    their connections later than they mean to, and lose more requests by it.
-    """
+    """The connection of one client."""
 
     def __init__(self, target: Target, speech: Speech, method: str) -> None:
         self.target, self.speech = target, speech

@@ -305,6 +305,9 @@ def _asks() -> Callable[[socket.socket], None]:
 
 
 def _asks_http2(streams: int) -> Callable[[socket.socket], None]:
+    """It is not the load generator's client: that is slower between two requests, and a
+    tick of the server that falls there is counted.
+    """
     import h2.config
     import h2.connection
     import h2.events

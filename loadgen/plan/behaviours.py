@@ -6,8 +6,9 @@ timeout, so that a correct server must keep the connection, or it lasts for ever
 that a correct server must reap it. In between both would be right. (Behaviours that aim
 there on purpose, or at something that the timeout says nothing about, are not judged.)
 
-This is the one vocabulary of clients. `run` and `simulate` draw plans from it, `probe`
-asks with it, and programs play single clients with `loadgen.clients`. Every number of
+This is the one vocabulary of clients whose steps are drawn; one whose steps are written
+down has `acts`. `run` and `simulate` draw plans from it, `probe` asks with it, and
+programs play single clients with `loadgen.clients`. Every number of
 seconds can be written as `250ms`, or as a multiple of the timeout, `0.9T`. `default`
 holds what a mix on the command line uses.
 
