@@ -142,23 +142,31 @@ def _announced(kind: Kind, seen: Seen) -> bool:
     )
 
 
-def _held(kind: Kind, end: End, seen: Seen, limit: Limit | None, tick: float, lag: float) -> str:
-    assert limit is not None  # or it would not have been tried
+def amiss(
+    kind: Kind, end: End, limit: Limit, tick: float, lag: float, clocks: float = EARLY
+) -> str:
+    """What is wrong with the *end* of a client of *kind*, which *limit* ends: it was
+    held, or ended late, or early, by more than two *clocks* may differ; "": nothing.
+    """
     name = "the stop" if kind.limit == STOP or kind.world == "stop" else f"`{kind.limit}`"
-    most = limit.seconds + limit.spread + tick + lag
-    if end.after is None and seen.behind:
-        return ""  # it was closed; when, the client's window hides
-    if end.after is None:
-        return f"held beyond {name}, {seconds(limit.seconds)}"
-    if end.after > most:
+    if end.after is None:  # or it was closed; when, the client's window hides
+        return "" if end.behind else f"held beyond {name}, {seconds(limit.seconds)}"
+    if end.after > limit.seconds + limit.spread + tick + lag:
         return f"ended {seconds(end.after)} after it, where {name} is {seconds(limit.seconds)}"
     if kind.world != "stop" and not kind.done:
         first = limit.seconds if limit.given else 0.9 * limit.seconds
-        if end.early is not None and end.early + lag < first - EARLY:
+        if end.early is not None and end.early + lag < first - clocks:
             return f"ended {seconds(end.early)} after it, before {name}, {seconds(limit.seconds)}"
-    if kind.limit == "keep_alive" and len(seen.answers) > _asked(kind):
-        return f"answers {seen.answers[-1][0]} to a request that nobody made"
     return ""
+
+
+def _held(kind: Kind, end: End, seen: Seen, limit: Limit | None, tick: float, lag: float) -> str:
+    assert limit is not None  # or it would not have been tried
+    why = amiss(kind, end, limit, tick, lag)
+    answers = kind.limit == "keep_alive" and len(seen.answers) > _asked(kind)
+    if answers and not why and end.after is not None:
+        return f"answers {seen.answers[-1][0]} to a request that nobody made"
+    return why
 
 
 def _asked(kind: Kind) -> int:

@@ -11,7 +11,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from loadgen.conform.control import Lag, control
@@ -30,7 +30,7 @@ from loadgen.conform.kinds import (
 from loadgen.conform.kinds_ends import AGES, OWN_LIMITS, SERVER_ENDS, STOPS, TLS, TUNNELS
 from loadgen.conform.kinds_http2 import FLOODS, HTTP2, LEFT_HTTP2
 from loadgen.conform.subject import ROUTES, SPOKEN, Limit, Subject, fitted
-from loadgen.conform.verdicts import too_late
+from loadgen.conform.verdicts import amiss, too_late
 from loadgen.plan.acts import At, Kind
 from loadgen.playing.client import OWN_LAG, PATIENCE, Address, Seen
 from loadgen.playing.play import played
@@ -115,24 +115,25 @@ class Cell:
 
     @property
     def wrong(self) -> str:
-        """What the guarded server does worse; "" if nothing."""
+        """What the guarded server does worse; "" if nothing. A dead client is judged as
+        by `conform`, and may be ended as early as stock ends it. A live one has to have
+        what stock gives it, also where `conform` asks for less: an answer that says it
+        is the last is no excuse.
+        """
         kind, stock, guarded = self.kind, self.stock, self.guarded
         if kind.lives:
             lost = not guarded.kept and stock.kept and not self.doubt
             return f"lost what stock keeps: {guarded.about}" if lost else ""
-        if guarded.after is None:
-            return "" if guarded.behind else "held beyond its limit"
-        limit = LENGTHS.get(kind.limit, LIMIT)
-        most = self.limit + self.late + self.lag
+        length = LENGTHS.get(kind.limit, LIMIT)
+        most = self.limit + self.late
         if kind.world == "stop" and stock.after is not None:  # it waits for some, and then for us
-            most = max(most, stock.after + LIMIT + self.late)
-        if guarded.after > most:
-            return f"ended after {guarded.after:.2f} s (lag {self.lag:.2f} s)"
+            most = max(most, stock.after + LIMIT + self.late - self.lag)  # of which it has some
         of_stock = stock.early if stock.early is not None else BORNE
-        early = guarded.early is not None and guarded.early + self.lag < limit - EARLY
         ends = kind.done or kind.world == "stop"  # which takes nothing from it
-        if early and not ends and of_stock > (guarded.early or 0) + 0.2:
-            return f"ended after {guarded.early:.2f} s, early"
+        as_stock = replace(kind, done=ends or of_stock <= (guarded.early or 0) + 0.2)
+        limit = Limit(length, most - length - TICK)
+        if why := amiss(as_stock, guarded, limit, TICK, self.lag, EARLY):
+            return why
         if self.by and not ends:
             return f"ended after {guarded.after:.2f} s, as `{self.by}` does, and not `{kind.limit}`"
         return ""
