@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import sys
 import weakref
 from dataclasses import replace
 from typing import Any
@@ -19,6 +20,7 @@ from ...asyncio import transports
 from ...asyncio.reaper import AsyncioReaper
 from ...config.settings import DEFAULT, ReaperConfig
 from ...driver.driver import Driver
+from ...driver.served import Served, each_served
 from ...driver.sockets import queued, shut_by_peer
 from ..abandoned import Link, Requests
 from ..configured import advertised_of
@@ -41,6 +43,9 @@ OWN_KEEP_ALIVE = 5.0
 SAYS = b"keep-alive"
 """The header that names the keep-alive."""
 
+WAITS = sys.version_info >= (3, 12)
+"""Whether a server of asyncio's waits for its connections."""
+
 KNOWN: weakref.WeakKeyDictionary[Any, asyncio.Task[None]] = weakref.WeakKeyDictionary()
 """The `WorkerContext`s whose applications are wrapped on asyncio, each with the task
 that waits for its end.
@@ -59,8 +64,27 @@ def stand_around(server: Any, reaper: AsyncioReaper) -> None:
     """
     config = reaper.config
     streams = streams_of(server, config, reaper.driver, Streams, Requests, never=None)
-    stopped = stop(server.context, streams, reaper.driver)
+    stopped = _stop(server.context, server.config.graceful_timeout, streams, reaper)
     KNOWN[server.context] = asyncio.get_running_loop().create_task(stopped)
+
+
+async def _stop(
+    context: Any, grace: float | None, streams: Streams | None, reaper: AsyncioReaper
+) -> None:
+    """As `stop`. From CPython 3.12 on a server of asyncio's that is closed waits for
+    its connections, and hypercorn, which counts its grace after that, for ever: what is
+    left when that is over is closed here.
+    """
+    await stop(context, streams, reaper.driver)
+    if grace is None or not WAITS:
+        return
+    await asyncio.sleep(grace)
+
+    def close(one: Served) -> None:
+        if getattr(getattr(one, "server", None), "context", None) is context:
+            one.wire.close(b"")
+
+    each_served(reaper, close)
 
 
 def streams_of(
