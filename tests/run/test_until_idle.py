@@ -12,12 +12,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
-from scripts.serving import free_port
+from scripts.serving import free_port, tree
 from tests.helpers.reaper_run import PATIENCE, REAPER, run
 from tests.helpers.server_process import wait_until
 
@@ -79,8 +79,10 @@ def lives() -> Iterator[list[Life]]:
     yield started
     for life in started:
         if life.process.poll() is None:
-            life.process.kill()
-        life.process.communicate()
+            for pid in tree(life.process.pid):  # its server holds the pipe as well
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        life.process.communicate(timeout=PATIENCE)
 
 
 def test_it_ends_with_0_once_nobody_has_been_connected(tmp_path: Path, lives: list[Life]) -> None:
