@@ -19,6 +19,7 @@ from scripts.serving import PATIENCE
 from tests.helpers.hypercorn_here import configured
 from tests.helpers.servers_here import worker
 
+FIRST_BYTE = 0.5
 LIMITS = {"TIMEOUTS_FIRST_BYTE": "500ms", "TIMEOUTS_KEEP_ALIVE": "1h", "TICK": "100ms"}
 CLIENTS = 300
 
@@ -29,12 +30,17 @@ def wsgi(_environ: Any, start_response: Any) -> list[bytes]:
 
 
 def served(stack: ExitStack, address: tuple[str, int]) -> list[socket.socket]:
-    """Clients that came together, asked at once and have the head of their answer."""
-    clients = []
-    for _ in range(CLIENTS):
+    """Clients that came together, asked at once and have the head of their answer. One
+    that the machine kept from asking proves nothing: another one comes.
+    """
+    clients: list[socket.socket] = []
+    while len(clients) < CLIENTS:
+        came = time.monotonic()
         client = stack.enter_context(socket.create_connection(address, PATIENCE))
-        client.sendall(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
-        clients.append(client)
+        with suppress(ConnectionError):
+            client.sendall(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+        if time.monotonic() - came < FIRST_BYTE:
+            clients.append(client)
     for client in clients:
         assert client.recv(4096).startswith(b"HTTP/1.1 200 ")
     return clients

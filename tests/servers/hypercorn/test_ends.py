@@ -61,7 +61,7 @@ def test_a_silent_client_over_tls_on_trio_ends_alone(tmp_path: Path) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
         await send({"type": "http.response.body", "body": b"ok"})
 
-    settings = {"TIMEOUTS_FIRST_BYTE": "200ms", "TICK": "100ms"}
+    settings = {"TIMEOUTS_FIRST_BYTE": "1s", "TICK": "100ms"}
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with hypercorn_here(
