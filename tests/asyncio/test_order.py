@@ -206,6 +206,9 @@ async def perform(address: Any, play: Play, context: ssl.SSLContext) -> bytes:
     there = context.wrap_bio(came, goes, server_hostname="127.0.0.1")
     with socket.create_connection(address) as client:
         client.setblocking(False)
+        # Or a slow machine's kernel keeps a piece until the one before is acknowledged,
+        # and a reset takes it back.
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
         def take() -> None:
             with contextlib.suppress(BlockingIOError):
