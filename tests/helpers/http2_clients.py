@@ -77,7 +77,8 @@ def played_in_time(target: str, *kinds: str) -> tuple[list[Ended], float]:
     return asyncio.run(all_of_them())
 
 
-PLAIN = Begin()
+PLAIN, STINGY = Begin(), Begin(opens=False)
+"""How a client begins; one that opens its window by its acts alone."""
 
 
 class Http2(Actor):

@@ -48,12 +48,3 @@ def posting(path: str, begun: bytes) -> bytes:
     and no more.
     """
     return b"".join(spoken(Begin(), Ask(path, "POST", end=False), Body(0, begun, end=False)))
-
-
-def opening(count: int) -> bytes:
-    """What a client sends to open its window, and that of stream 1, by *count*
-    bytes.
-    """
-    return b"".join(
-        b"\0\0\4\10\0" + stream.to_bytes(4, "big") + count.to_bytes(4, "big") for stream in (0, 1)
-    )

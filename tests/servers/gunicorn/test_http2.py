@@ -25,7 +25,7 @@ from loadgen.playing.client import Gone
 from reaper.servers.gunicorn import asgi as gunicorn_asgi
 from reaper.servers.gunicorn import threads as gunicorn_threads
 from tests.helpers import asgi, wsgi
-from tests.helpers.http2_clients import Http2, talking
+from tests.helpers.http2_clients import STINGY, Http2, talking
 from tests.helpers.http2_frames import spoken
 from tests.helpers.program_trials import PATIENCE, connect
 from tests.helpers.program_trials import heard as until
@@ -39,8 +39,6 @@ APPLICATIONS: dict[str, Any] = {"ASGIWorker": asgi.application, "ThreadWorker": 
 
 CLEAR = {"http_protocols": "h1,h2", "http2_cleartext": "prior-knowledge"}
 """What has gunicorn speak HTTP/2 in clear text."""
-STINGY = Begin(opens=False)
-"""How a client begins that opens its window by its acts alone."""
 UPLOAD, RESET = Ask("/echo", "POST", end=False), "RST_STREAM 8"
 
 

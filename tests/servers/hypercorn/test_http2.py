@@ -21,7 +21,7 @@ pytest.importorskip("h2")
 pytest.importorskip("hypercorn")
 
 from loadgen.drive.wire import Tls
-from loadgen.plan.acts import Ask, Begin, Pings
+from loadgen.plan.acts import Ask, Begin, Open, Pings, Rest
 from loadgen.units import parse_target
 from reaper.servers.http2.floods import BURST
 from scripts.serving import Server, free_port, serving
@@ -34,6 +34,7 @@ from tests.helpers.http2_clients import (
     MUCH,
     SETTINGS,
     SPEECH,
+    STINGY,
     STREAM_RESET,
     pings_for_each_frame,
     played,
@@ -46,14 +47,13 @@ from tests.helpers.http2_frames import (
     RST_STREAM,
     asking,
     frames,
-    opening,
     posting,
     spoken,
 )
 from tests.helpers.http2_tools import h2load_has_all, nghttp_has_all
 from tests.helpers.hypercorn_here import Here, hypercorn_here
 from tests.helpers.neighbours import all_share_a_window, one_takes_nothing
-from tests.helpers.program_trials import PATIENCE, connect, heard, rest
+from tests.helpers.program_trials import connect, heard, rest
 from tests.helpers.server_process import installed
 
 pytestmark = pytest.mark.slow
@@ -236,41 +236,33 @@ others are taken.
 def test_a_stop_resets_nobody_who_opens_the_window_as_the_end_of_an_answer_comes(
     kind: str, when: str, tmp_path: Path
 ) -> None:
-    (asked,) = asking(f"/some?{SIZES[when]}")
-    read, ended = 0, False
     settings = {"TICK": "100ms", "TIMEOUTS_DRAIN": "20s", "TIMEOUTS_DRAIN_IDLE": "1s"}
     with (
         hypercorn_here(kind, tmp_path / "log", application, settings) as running,
-        socket.socket() as client,
+        talking(running, STINGY, buffer=16_384) as client,  # the rest waits at the server
     ):
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)  # the rest waits there
-        client.settimeout(PATIENCE)
-        client.connect(running.address)
-        client.sendall(asked)
-        for frame, _, payload in frames(client):
-            read += len(payload) if frame == DATA else 0
-            ended = ended or (frame, payload) == (DATA, b"")
-            if frame == DATA and read == 65_535:
-                steps = [running.stop, lambda: client.sendall(opening(40_000))]
-                for step in steps if when == "before the end is given" else steps[::-1]:
-                    step()
-                    time.sleep(0.5)
-                client.sendall(opening(10_000))
-    assert (read, ended) == (SIZES[when], True)
+        client.asks(f"/some?{SIZES[when]}")
+        client.until(lambda: len(client.stream(0).body) == 65_535)
+        steps = [running.stop, lambda: client.do(Open(40_000))]
+        for step in steps if when == "before the end is given" else steps[::-1]:
+            step()
+            time.sleep(0.5)
+        client.do(Open(10_000))
+        client.rests()
+        assert (len(client.stream(0).body), client.stream(0).end) == (SIZES[when], "whole")
 
 
 @pytest.mark.parametrize("kind", ["asyncio", "trio"])
 def test_a_stop_waits_for_no_idle_client_of_http2(kind: str, tmp_path: Path) -> None:
-    (asked,) = asking("/")
     kept = {"TIMEOUTS_DRAIN": "2h", "TIMEOUTS_DRAIN_IDLE": "1h"}
     with (
         hypercorn_here(kind, tmp_path / "log", application, kept) as running,
-        connect(running) as client,
+        talking(running) as client,
     ):
-        client.sendall(asked)
-        for frame, _, payload in frames(client):
-            if (frame, payload) == (DATA, b""):
-                running.stop()
+        client.is_answered("/")
+        client.do(Rest(0.3))  # who has just taken the end of an answer is waited for
+        running.stop()
+        client.rests()
         running.end()
 
 
@@ -280,17 +272,16 @@ def test_a_stop_waits_for_a_client_of_http2_that_does_not_leave_no_longer_than_d
     """On trio: on asyncio hypercorn itself cancels what is left then, whatever we wait
     for.
     """
-    (asked,) = asking("/slow?1")
     kept = {"TIMEOUTS_DRAIN": "2s", "TIMEOUTS_DRAIN_IDLE": "1h"}
     with (
         hypercorn_here("trio", tmp_path / "log", application, kept) as running,
-        connect(running) as client,
+        talking(running) as client,
     ):
-        client.sendall(asked)
+        client.asks("/slow?1")
         time.sleep(0.2)
         running.stop()
         running.end()
-        assert GOES_AWAY in {frame for frame, _, _ in frames(client)}
+        client.is_told()
 
 
 @pytest.mark.parametrize("kind", ["asyncio", "trio"])
@@ -336,17 +327,12 @@ def test_the_end_of_an_answer_over_tls_is_waited_for_as_long_as_some_is_taken(
 def test_a_stop_does_not_await_the_goodbye_of_tls(
     kind: str, certificate: tuple[str, str], tmp_path: Path
 ) -> None:
-    (asked,) = asking("/")
-    trusting = ssl.create_default_context(cafile=certificate[0])
-    trusting.set_alpn_protocols(["h2"])
     given = (kind, tmp_path / "log", application, {"TIMEOUTS_DRAIN": "2h"})
     with (
         hypercorn_here(*given, certificate=certificate) as running,
-        connect(running) as plain,
-        trusting.wrap_socket(plain, server_hostname="localhost") as client,
+        talking(running, tls=Tls("localhost", certificate[0])) as client,
     ):
-        client.sendall(asked)
-        assert (DATA, 1, b"") in frames(client)
+        client.is_answered("/")
         running.stop()
         running.end()
         assert "SSL shutdown timed out" not in running.said()

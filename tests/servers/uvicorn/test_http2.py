@@ -25,7 +25,7 @@ pytest.importorskip(
 
 import reaper.uvicorn
 from loadgen.drive.wire import Tls
-from loadgen.plan.acts import Ask, Begin, Deaf, Kind, Open
+from loadgen.plan.acts import Ask, Begin, Cancel, Deaf, Kind, Open
 from loadgen.playing import play as loadgen_play
 from loadgen.units import parse_target
 from reaper.config import ReaperConfig
@@ -39,10 +39,12 @@ from tests.helpers.http2_clients import (
     MUCH,
     SETTINGS,
     SPEECH,
+    STINGY,
     STREAM_RESET,
     pings_for_each_frame,
     played,
     played_in_time,
+    talking,
 )
 from tests.helpers.http2_frames import (
     DATA,
@@ -52,7 +54,6 @@ from tests.helpers.http2_frames import (
     SETTINGS_FRAME,
     asking,
     frames,
-    opening,
     spoken,
 )
 from tests.helpers.http2_tools import h2load_has_all, nghttp_has_all
@@ -207,7 +208,6 @@ def test_no_failure_is_logged(server: Here) -> None:
     assert "Traceback" not in server.said()
 
 
-END_STREAM = 1
 NO_ERROR, REFUSED_STREAM = bytes(4), (7).to_bytes(4, "big")
 
 
@@ -220,10 +220,8 @@ def until(client: socket.socket, last: int) -> Iterator[tuple[int, int, bytes]]:
 
 
 def test_an_application_that_awaits_a_body_is_told_that_there_is_none(tmp_path: Path) -> None:
-    (asked,) = asking("/echo")
-    with uvicorn(tmp_path / "log", SETTINGS) as running, connect(running) as client:
-        client.sendall(asked)
-        assert DATA in {kind for kind, _, _ in until(client, DATA)}
+    with uvicorn(tmp_path / "log", SETTINGS) as running, talking(running) as client:
+        client.is_answered("/echo")
 
 
 def test_who_is_too_old_begins_no_stream_and_is_answered_on_those_that_are_open(
@@ -278,42 +276,39 @@ def test_a_stop_waits_until_the_client_has_read_its_answer(
             await asyncio.sleep(1)
         await application(scope, receive, send)
 
-    (asked,) = asking("/some?70000")  # more than the window that a client begins with
-    read, left = 0, False
     settings = {"TICK": "100ms", "TIMEOUTS_DRAIN_IDLE": "100ms"}
-    with uvicorn(tmp_path / "log", settings, late) as running, connect(running) as client:
-        client.sendall(asked)
-        for kind, _, payload in frames(client):
-            read += len(payload) if kind == DATA else 0
-            left = left or kind == GOES_AWAY
-            if read == 65_535 or not given_first:
-                running.stop()
-            if left and read == 65_535:
-                time.sleep(0.5)  # longer than an idle connection would be kept
-                client.sendall(opening(10_000))
-    assert read == 70_000
+    with (
+        uvicorn(tmp_path / "log", settings, late) as running,
+        talking(running, STINGY) as client,
+    ):
+        client.asks("/some?70000")  # more than the window that a client begins with
+        if given_first:
+            client.until(lambda: len(client.stream(0).body) == 65_535)
+        running.stop()
+        client.until(lambda: client.told and len(client.stream(0).body) == 65_535)
+        time.sleep(0.5)  # longer than an idle connection would be kept
+        client.do(Open(10_000))
+        client.rests()
+        assert len(client.stream(0).body) == 70_000
 
 
 def test_a_stop_resets_nobody_who_opens_the_window_as_the_end_of_an_answer_comes(
     tmp_path: Path,
 ) -> None:
-    (asked,) = asking("/some?120000")
-    read = 0
     settings = {"TICK": "100ms", "TIMEOUTS_DRAIN_IDLE": "100ms"}
-    with uvicorn(tmp_path / "log", settings) as running, socket.socket() as client:
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)  # the rest waits there
-        client.settimeout(PATIENCE)
-        client.connect(running.address)
-        client.sendall(asked)
-        for kind, _, payload in frames(client):
-            read += len(payload) if kind == DATA else 0
-            if read == 65_535:
-                running.stop()
-            if kind == GOES_AWAY and read == 65_535:
-                client.sendall(opening(60_000))  # the server can give all to its kernel now
-                time.sleep(0.5)
-                client.sendall(opening(10_000))
-    assert read == 120_000
+    with (
+        uvicorn(tmp_path / "log", settings) as running,
+        talking(running, STINGY, buffer=16_384) as client,  # the rest waits at the server
+    ):
+        client.asks("/some?120000")
+        client.until(lambda: len(client.stream(0).body) == 65_535)
+        running.stop()
+        client.is_told()
+        client.do(Open(60_000))  # the server can give all to its kernel now
+        time.sleep(0.5)
+        client.do(Open(10_000))
+        client.rests()
+        assert len(client.stream(0).body) == 120_000
 
 
 def test_the_keep_alive_counts_from_the_end_of_the_last_stream(tmp_path: Path) -> None:
@@ -331,17 +326,16 @@ def test_a_connection_that_has_ended_leaves_nothing_to_the_garbage_collector(
     tmp_path: Path,
 ) -> None:
     def left() -> int:
-        return sum(type(each).__name__ == "Http2" for each in gc.get_objects())
+        kinds = [type(each) for each in gc.get_objects()]
+        return sum(each.__name__ == "Http2" and "reaper" in each.__module__ for each in kinds)
 
-    (asked,) = asking("/")
     # Those of the tests before may be ending still.
     wait_until(lambda: gc.collect() >= 0 and not left())
     gc.disable()
     try:
         with uvicorn(tmp_path / "log", SETTINGS) as running:
-            with connect(running) as client:
-                client.sendall(asked)
-                assert DATA in {kind for kind, _, _ in until(client, DATA)}
+            with talking(running) as client:
+                client.is_answered("/")
                 assert left() == 1
             wait_until(lambda: not left())
     finally:
@@ -349,19 +343,13 @@ def test_a_connection_that_has_ended_leaves_nothing_to_the_garbage_collector(
 
 
 def test_a_stream_of_events_is_ended_in_order_when_the_server_stops(tmp_path: Path) -> None:
-    (asked,) = asking("/events")
-    said = []
     settings = {"TICK": "100ms", "TIMEOUTS_DRAIN_STREAMS": "500ms"}
-    with uvicorn(tmp_path / "log", settings) as running, connect(running) as client:
-        client.sendall(asked)
-        with client.makefile("rb") as answer:
-            while head := answer.read(9):
-                answer.read(int.from_bytes(head[:3], "big"))
-                said.append((head[3], head[4] & END_STREAM))
-                if head[3] == DATA:
-                    running.stop()
-    assert (DATA, END_STREAM) in said
-    assert RST_STREAM not in {kind for kind, _ in said}
+    with uvicorn(tmp_path / "log", settings) as running, talking(running) as client:
+        client.asks("/events")
+        client.until(lambda: bool(client.stream(0).body))
+        running.stop()
+        client.has(0)
+        client.rests()
 
 
 def test_the_request_of_a_stream_that_was_reset_is_cancelled_and_no_other(tmp_path: Path) -> None:
@@ -380,13 +368,12 @@ def test_the_request_of_a_stream_that_was_reset_is_cancelled_and_no_other(tmp_pa
                 raise
         await application(scope, receive, send)
 
-    asked = asking("/left", "/waits")
-    reset = b"\0\0\4\3\0" + (1).to_bytes(4, "big") + (8).to_bytes(4, "big")
     settings = {"TICK": "100ms", "TIMEOUTS_ABANDONED": "300ms"}
-    with uvicorn(tmp_path / "log", settings, works) as running, connect(running) as client:
-        client.sendall(b"".join([*asked, reset]))
-        answered = {stream for kind, stream, _ in until(client, DATA) if kind == DATA}
-        assert (cancelled, answered) == (["/left"], {3})
+    with uvicorn(tmp_path / "log", settings, works) as running, talking(running) as client:
+        client.asks("/left", "/waits")
+        client.do(Cancel(0))
+        client.has(1)
+        assert (cancelled, client.stream(0).status) == (["/left"], 0)
 
 
 def test_reaper_run_guards_the_http_2_of_an_unchanged_command(tmp_path: Path) -> None:
