@@ -173,9 +173,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "uvicorn, HTTP/2",
-        "servers/http2/floods.py",
-        "self.bytes += 2 * count",
-        "self.bytes = min(self.bytes + 2 * count, 1000)",
+        "servers/http2/engine.py",
+        "self.taken.bytes += 2 * count",
+        "self.taken.bytes = min(self.taken.bytes + 2 * count, 1000)",
         "a client may give back less than it was sent",
         by="by bits",
     ),
