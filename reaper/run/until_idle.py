@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Callable, MutableMapping
 from contextlib import suppress
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ..config.durations import format_duration
 from ..driver import at_work
@@ -182,7 +182,7 @@ def run_until_idle(
         become: Given the environment, takes the child's place, or returns a status.
     """
     heard = HANDED_ON | {signal.SIGCHLD}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, heard)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, heard | {signal.SIGALRM})
     parent = os.getpid()
     child = os.fork()
     if child == 0:
@@ -215,6 +215,25 @@ def _be_command(
         os._exit(status if isinstance(status, int) else 1)
 
 
+def heard_within(heard: frozenset[signal.Signals], seconds: float) -> Any:
+    """The first of the signals *heard* that comes within *seconds*; None: none did.
+    They are blocked, and so is SIGALRM.
+
+    The time is kept by a timer of the kernel's. If a process is stopped in CPython's
+    `sigtimedwait`, and its time is over when it goes on, that returns a signal which
+    nobody has sent.
+    """
+    if seconds <= 0:  # it does not wait
+        return signal.sigtimedwait(heard, 0)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    info = signal.sigwaitinfo(heard | {signal.SIGALRM})
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    if info.si_signo == signal.SIGALRM:
+        return None
+    signal.sigtimedwait({signal.SIGALRM}, 0)  # it may have come as well
+    return info
+
+
 def _stay_beside(
     child: int, idle: float, tick: float, heard: frozenset[signal.Signals]
 ) -> tuple[int, bool]:
@@ -231,7 +250,7 @@ def _stay_beside(
     look = time.monotonic()  # COMMAND may listen, and be alone, since before the imports
     while True:
         pause = tick if ended else max(look - time.monotonic(), 0.0)
-        info = signal.sigtimedwait(heard, pause)
+        info = heard_within(heard, pause)
         if info is not None and info.si_signo == signal.SIGCHLD:
             pid, how = os.waitpid(child, os.WNOHANG)
             if pid:

@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,7 +35,7 @@ class World:
     def monotonic(self) -> float:
         return self.now
 
-    def sigtimedwait(self, heard: object, pause: float) -> Any:
+    def heard_within(self, heard: object, pause: float) -> Any:
         self.now += pause
         if self.told is None:
             return None
@@ -56,7 +59,7 @@ class World:
 def _play(world: World) -> tuple[int, bool]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(until_idle, "time", SimpleNamespace(monotonic=world.monotonic))
-        patch.setattr(signal, "sigtimedwait", world.sigtimedwait)
+        patch.setattr(until_idle, "heard_within", world.heard_within)
         patch.setattr(os, "kill", world.kill)
         patch.setattr(os, "waitpid", world.waitpid)
         patch.setattr(until_idle, "Presence", lambda child: world)
@@ -76,3 +79,32 @@ def test_looks_that_take_longer_than_a_tick_have_half_of_the_time() -> None:
     world = World(100 * TICK, 2 * TICK)
     _play(world)
     assert world.looks <= world.now / (4 * TICK) + 2
+
+
+HEARS = """
+import signal
+from reaper.run.until_idle import heard_within
+
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGALRM})
+for _ in range(10):
+    print("waits", flush=True)
+    info = heard_within(frozenset({signal.SIGUSR1}), 0.1)
+    print(info and info.si_signo, flush=True)
+info = heard_within(frozenset({signal.SIGUSR1}), 60)
+print(info.si_signo, heard_within(frozenset({signal.SIGUSR1}), 0))
+"""
+
+
+def test_a_process_that_was_stopped_hears_no_signal_that_nobody_sent() -> None:
+    waiting = subprocess.Popen([sys.executable, "-c", HEARS], stdout=subprocess.PIPE, text=True)
+    with waiting as child:
+        assert child.stdout is not None
+        for _ in range(10):
+            assert child.stdout.readline() == "waits\n"
+            time.sleep(0.02)
+            child.send_signal(signal.SIGSTOP)
+            time.sleep(0.15)
+            child.send_signal(signal.SIGCONT)
+            assert child.stdout.readline() == "None\n"
+        child.send_signal(signal.SIGUSR1)
+        assert child.stdout.read() == f"{int(signal.SIGUSR1)} None\n"
