@@ -8,7 +8,7 @@
 #   make attach-demo [CONNECTIONS=10000]
 #                                   nginx with its timeouts off, half its clients silent, guarded from outside
 #   make pipeline-demo              real traffic -> journals -> audit, advice and report, by both engines
-#   make bench                      every claim compared with every peer, about 25 minutes; writes docs/performance.md
+#   make bench                      every claim compared with every peer, about an hour; writes docs/performance.md
 #   make bench-quick                the same, smaller, about five minutes; into out/bench/
 #   make campaign [MINUTES=60]      trials that last: lifetimes, signals, restarts, killed workers, full disks, attackers
 #   make interop                    attack tools, a reverse proxy and a fuzzer against the HTTP server
