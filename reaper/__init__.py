@@ -38,7 +38,7 @@ from .errors import (
 )
 from .stops import stopping
 
-__version__ = "0.4.0"  # and in pyproject.toml
+__version__ = "0.5.0"  # and in pyproject.toml
 
 __all__ = [
     "IdleReaper",
