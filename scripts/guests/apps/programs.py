@@ -12,6 +12,7 @@ import os
 import ssl
 import sys
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 from ..lengths import LENGTHS
@@ -200,14 +201,19 @@ def websockets(port: int, guarded: bool) -> None:
 
     async def main() -> None:
         options: dict[str, Any] = {}
-        if guarded:
-            import reaper.websockets
+        async with AsyncExitStack() as stack:
+            if guarded:
+                import reaper.asyncio
+                import reaper.websockets
 
-            options["create_connection"] = reaper.websockets.connection(idle=LENGTHS["tunnel"])
-        async with serve(
-            talk, "127.0.0.1", port, ping_interval=None, compression=None, **options
-        ) as server:
-            await server.serve_forever()
+                watcher = await stack.enter_async_context(reaper.asyncio.open_reaper(tick=0.25))
+                options["create_connection"] = reaper.websockets.connection(
+                    idle=LENGTHS["tunnel"], reaper=watcher
+                )
+            async with serve(
+                talk, "127.0.0.1", port, ping_interval=None, compression=None, **options
+            ) as server:
+                await server.serve_forever()
 
     asyncio.run(main())
 
