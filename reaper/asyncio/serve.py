@@ -26,7 +26,7 @@ from .closing import bound, close
 from .connection import Connection
 from .guards import guard
 from .reaper import AsyncioReaper, reaper_of, serving_reaper
-from .tls import door
+from .tls import create_server
 
 LIMIT = 65536
 """Bytes a reader buffers, as asyncio has it."""
@@ -210,8 +210,11 @@ async def start_server(
         reader = WatchedReader(limit=limit, loop=loop)
         return _Protocol(reader, handle, loop)
 
-    made = door(factory, of_loop, watcher.config.timeouts.handshake, lambda: watcher)
-    return await loop.create_server(made, host, port, **of_loop)
+    seconds = watcher.config.timeouts.handshake
+    made: asyncio.Server = await create_server(
+        loop.create_server, factory, of_loop, seconds, lambda: watcher, host, port
+    )
+    return made
 
 
 def loop_factory(
@@ -259,9 +262,10 @@ def loop_factory(
                 protocol_factory = wrap(protocol_factory)
             elif idle is not None:
                 protocol_factory = guard(protocol_factory, idle)
-            protocol_factory = door(
-                protocol_factory, options, seconds, lambda: reaper_of(self, config)
+            watcher = functools.partial(reaper_of, self, config)
+            create = super().create_server
+            return await create_server(
+                create, protocol_factory, options, seconds, watcher, *arguments
             )
-            return await super().create_server(protocol_factory, *arguments, **options)
 
     return Loop

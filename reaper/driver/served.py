@@ -44,6 +44,7 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, ClassVar, cast
 
+from ..config.settings import Timeouts
 from ..core.lease import Expiry, Explanation, Lease
 from ..core.slices import walk
 from ..core.ticks import seconds_to_tick
@@ -84,6 +85,11 @@ HTTP_LIMITS = (
 
 SELF_COUNTED = frozenset({Phase.WRITE, Phase.HEADERS, Phase.HANDSHAKE})
 """Phases whose beginning the kernel does not keep."""
+
+HANDSHAKE_GRACE = 3.0
+"""Seconds that a client amid its handshake has when its server stops: hypercorn's own
+`graceful_timeout`. No request is lost by its end.
+"""
 
 RATES: Mapping[Phase, Direction] = {Phase.BODY: "in", Phase.WRITE: "out"}
 """The phases with a least rate, and the direction of the bytes that count."""
@@ -790,6 +796,25 @@ def each_served(reaper: Reaper, act: Callable[[Served], object]) -> None:
             act(one)
 
     walk(reaper.driver.soon, reaper.driver.connections.values(), look)
+
+
+def handshake_grace(timeouts: Timeouts) -> float:
+    """Seconds that a handshake has from a stop on: a few, and no longer than the
+    drain.
+    """
+    return min(HANDSHAKE_GRACE, timeouts.drain)
+
+
+def end_handshakes(reaper: Reaper, mine: Callable[[Any], bool] = lambda one: True) -> None:
+    """End those that are amid a handshake, of the connections that are `mine`: each has
+    asked for nothing.
+    """
+
+    def look(one: Served) -> None:
+        if mine(one) and one.phase() is Phase.HANDSHAKE:
+            one.wire.close(b"")
+
+    each_served(reaper, look)
 
 
 def tried(guard: Callable[..., Any], *arguments: Any) -> Any:

@@ -20,7 +20,14 @@ from .guest import Visit, around
 UVLOOP = "uvloop"
 
 LOOPS = (
-    Foreign(PYTHON, ("3.11", "3.14"), {"asyncio.base_events:BaseEventLoop": "=create_server"}),
+    Foreign(
+        PYTHON,
+        ("3.11", "3.14"),
+        {
+            "asyncio.base_events:BaseEventLoop": "=create_server",
+            "asyncio.base_events:Server": "=close",
+        },
+    ),
     Foreign(UVLOOP, ("0.23.0", "0.23.0"), {"uvloop:Loop": "=create_server"}, optional=True),
 )
 """What `on_loops` replaces, if the program imports it."""
@@ -88,7 +95,7 @@ def _wrap(kind: Any) -> None:
 
 def _meeting(create_server: Any) -> Any:
     from ..asyncio.reaper import reaper_of
-    from ..asyncio.tls import door
+    from ..asyncio.tls import create_server as created
 
     async def instead(loop: Any, protocol_factory: Any, *arguments: Any, **options: Any) -> Any:
         for kind in _FACTORIES:
@@ -96,13 +103,14 @@ def _meeting(create_server: Any) -> Any:
                 if options.get("ssl_handshake_timeout") == kind.handshake:
                     options.pop("ssl_handshake_timeout", None)
                 load = kind.visit.host.load
-                guarded = door(
+                made = await created(
+                    functools.partial(create_server, loop),
                     kind.wrap(protocol_factory),
                     options,
                     load().timeouts.handshake,
                     functools.partial(reaper_of, config=load),
+                    *arguments,
                 )
-                made = await create_server(loop, guarded, *arguments, **options)
                 if kind.says:
                     kind.visit.listens(made.sockets, keep_alive=kind.own(protocol_factory))
                 return made

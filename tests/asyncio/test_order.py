@@ -13,7 +13,7 @@ import contextlib
 import itertools
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
@@ -122,19 +122,22 @@ KINDS: dict[str, type[Noting]] = {
 
 # ---- who stands around it
 
-Wrapped = tuple[Callable[[], Any], dict[str, Any]]
+Factory = Callable[[], Any]
+Around = Callable[[Factory, ssl.SSLContext, AsyncioReaper], Awaitable[Any]]
+"""Makes the server."""
 
 
-def stock(factory: Callable[[], Any], options: dict[str, Any], _: AsyncioReaper) -> Wrapped:
-    return factory, options
+async def stock(factory: Factory, context: ssl.SSLContext, _: AsyncioReaper) -> Any:
+    return await asyncio.get_running_loop().create_server(factory, "127.0.0.1", 0, ssl=context)
 
 
-def a_door(factory: Callable[[], Any], options: dict[str, Any], watcher: AsyncioReaper) -> Wrapped:
-    return tls.door(factory, options, 10.0, lambda: watcher), options
+async def a_door(factory: Factory, context: ssl.SSLContext, watcher: AsyncioReaper) -> Any:
+    create, options = watcher.loop.create_server, {"ssl": context}
+    return await tls.create_server(create, factory, options, 10.0, lambda: watcher, "127.0.0.1", 0)
 
 
-def a_guard(factory: Callable[[], Any], options: dict[str, Any], watcher: AsyncioReaper) -> Wrapped:
-    return reaper.asyncio.guard(factory, HOUR, reaper=watcher), options
+async def a_guard(factory: Factory, context: ssl.SSLContext, watcher: AsyncioReaper) -> Any:
+    return await stock(reaper.asyncio.guard(factory, HOUR, reaper=watcher), context, watcher)
 
 
 class Works(OnTransport):
@@ -146,15 +149,19 @@ class Works(OnTransport):
         return Phase.IN_FLIGHT
 
 
-def of_http(factory: Callable[[], Any], options: dict[str, Any], watcher: AsyncioReaper) -> Wrapped:
-    return guard_server(factory, Works, lambda: watcher), options
+def served_by(make: Around) -> Around:
+    async def instead(factory: Factory, context: ssl.SSLContext, watcher: AsyncioReaper) -> Any:
+        return await make(guard_server(factory, Works, lambda: watcher), context, watcher)
+
+    return instead
 
 
-def both(factory: Callable[[], Any], options: dict[str, Any], watcher: AsyncioReaper) -> Wrapped:
-    return a_door(of_http(factory, options, watcher)[0], options, watcher)
-
-
-AROUND = {"a door": a_door, "a guard": a_guard, "a guard of HTTP": of_http, "both": both}
+AROUND = {
+    "a door": a_door,
+    "a guard": a_guard,
+    "a guard of HTTP": served_by(stock),
+    "both": served_by(a_door),
+}
 
 
 class Play(NamedTuple):
@@ -246,23 +253,18 @@ async def perform(address: Any, play: Play, context: ssl.SSLContext) -> bytes:
 
 @asynccontextmanager
 async def served(
-    around: Callable[..., Wrapped], kind: type[Noting], context: ssl.SSLContext
+    around: Around, kind: type[Noting], context: ssl.SSLContext
 ) -> AsyncIterator[tuple[list[Any], Any]]:
     """What the protocols of a server note, and its address."""
     heard: list[Any] = []
     async with reaper.asyncio.open_reaper(tick=1.0) as watcher:
-        options: dict[str, Any] = {"ssl": context}
-        factory, options = around(lambda: kind(heard), options, watcher)
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(factory, "127.0.0.1", 0, **options)
+        server = await around(lambda: kind(heard), context, watcher)
         yield heard, server.sockets[0].getsockname()
         server.close()
         assert len(watcher) == len(watcher.core) == 0
 
 
-async def heard_of(
-    around: Callable[..., Wrapped], kind: type[Noting], contexts: Contexts
-) -> dict[Play, Any]:
+async def heard_of(around: Around, kind: type[Noting], contexts: Contexts) -> dict[Play, Any]:
     """What is heard of every play, and what is answered."""
     found = {}
     server, client = contexts

@@ -148,6 +148,7 @@ def test_the_names_of_every_kind_are_looked_up_for_it() -> None:
 
 OF_OBJECTS = {
     ("anyio._backends._asyncio:TCPSocketListener", "accept"),
+    ("asyncio.base_events:Server", "close"),
     ("twisted.internet.tcp:Server", "_dataReceived"),
 }
 """Names that are replaced of single objects, when the program makes them."""

@@ -53,7 +53,7 @@ def test_a_handshake_has_our_limit_unless_the_server_names_one(
     asyncio.run(main())
     (made, rest), *_ = given
     assert rest == {}
-    assert (made._seconds if isinstance(made, Door) else None) == seconds
+    assert (made._handshakes.seconds if isinstance(made, Door) else None) == seconds
     assert said == [[]]
 
 

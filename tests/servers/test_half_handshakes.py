@@ -23,6 +23,7 @@ import reaper.asyncio
 import reaper.trio
 import reaper.websockets
 from reaper.config import ReaperConfig
+from reaper.driver.served import handshake_grace
 from scripts.guests.columns import COLUMNS, LIMITS, PHASES, Column
 from scripts.guests.trial import pair
 from scripts.tools import certificate
@@ -121,6 +122,83 @@ def test_a_program_that_leaves_its_asyncio_server_waits_for_no_handshake(
     asyncio.run(main())
 
 
+# ---- when asyncio's server is closed, whatever its version waits for
+async def hello(raw: socket.socket) -> bytes:
+    """What the client of *raw*, whose certificate is nobody's, is answered."""
+    trust = ssl.create_default_context()
+    trust.check_hostname, trust.verify_mode = False, ssl.CERT_NONE
+    reader, writer = await asyncio.open_connection(sock=raw, ssl=trust, server_hostname="localhost")
+    try:
+        writer.write(b"hello")
+        return await reader.read(5)
+    finally:
+        writer.transport.abort()
+
+
+async def echoes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(await reader.read(5))
+    await writer.drain()
+
+
+def by_start_server(limits: ReaperConfig, context: ssl.SSLContext) -> Any:
+    return reaper.asyncio.start_server(echoes, "127.0.0.1", 0, ssl=context, config=limits)
+
+
+async def by_the_loop(limits: ReaperConfig, context: ssl.SSLContext) -> Any:
+    return await asyncio.start_server(echoes, "127.0.0.1", 0, ssl=context)
+
+
+@pytest.mark.parametrize("served", [by_start_server, by_the_loop])
+def test_a_closed_server_ends_its_handshakes_soon_and_serves_who_is_faster(
+    served: Callable[[ReaperConfig, ssl.SSLContext], Any], tmp_path: Path
+) -> None:
+    limits = ReaperConfig.load(overrides={"timeouts.handshake": NEVER})
+    grace = handshake_grace(limits.timeouts)
+
+    async def main() -> None:
+        server = await served(limits, tls(tmp_path))
+        loop, address = asyncio.get_running_loop(), server.sockets[0].getsockname()
+        with ExitStack() as stack:
+            slow, fast = [stack.enter_context(socket.create_connection(address)) for _ in range(2)]
+            slow.sendall(HALF)
+            await asyncio.sleep(0.2)  # both are accepted
+            closed_at = loop.time()
+            server.close()
+            assert "close" not in vars(server), "each would hold the other"
+            assert await hello(fast) == b"hello"
+            slow.setblocking(False)
+            async with asyncio.timeout(PATIENCE):
+                assert await loop.sock_recv(slow, 1) == b""
+                await server.wait_closed()
+            assert loop.time() - closed_at >= grace
+
+    factory = reaper.asyncio.loop_factory(base=asyncio.SelectorEventLoop, config=limits)
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(main())
+
+
+def test_a_closed_server_whose_reaper_has_stopped_ends_its_handshakes_at_once(
+    tmp_path: Path,
+) -> None:
+    limits = ReaperConfig.load(overrides={"timeouts.handshake": NEVER})
+
+    async def main() -> None:
+        async with reaper.asyncio.open_reaper(limits) as watcher:
+            server = await reaper.asyncio.start_server(
+                never_asked, "127.0.0.1", 0, ssl=tls(tmp_path), reaper=watcher
+            )
+            client = socket.create_connection(server.sockets[0].getsockname())
+            client.setblocking(False)
+            await asyncio.sleep(0.2)  # it is accepted
+        with client:
+            server.close()
+            async with asyncio.timeout(PATIENCE):
+                assert await asyncio.get_running_loop().sock_recv(client, 1) == b""
+
+    asyncio.run(main())
+
+
+# ---- in a program of trio's
 def by_hand(context: ssl.SSLContext) -> Callable[..., Any]:
     """`serve_tcp`, whose handler shakes hands, as programs of trio's do."""
 

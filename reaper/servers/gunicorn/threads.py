@@ -35,7 +35,7 @@ from gunicorn.workers import gthread
 from ...asyncio.overload import REFUSALS, Refusal
 from ...asyncio.reaper import AsyncioReaper, reaper_of
 from ...config.settings import ReaperConfig
-from ...driver.served import Served, Wire, each_served, tried, watch
+from ...driver.served import Served, Wire, end_handshakes, handshake_grace, tried, watch
 from ...driver.sockets import TcpInfo, is_over, peer_has_shut, reset_on_close, unread
 from ...policy import Phase
 from ..configured import advertised, kept_alive, warn
@@ -611,12 +611,13 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
     def _cap_keepalive(self, deadline: float) -> None:
         """The worker stops. Wait for `timeouts.drain_idle` for idle connections, and
         for those that have said nothing yet; gunicorn's own *deadline*, 2 s, is for
-        idle ones alone. Who is amid a handshake has the shorter of both, and is let
-        go: a thread waits for it, and the worker for the thread.
+        idle ones alone. Who is amid a handshake has no longer than that, and is let go:
+        a thread waits for it, and the worker for the thread.
         """
-        now, seconds = time.monotonic(), self._settings.timeouts.drain_idle
-        let_go = functools.partial(each_served, self._reaper, _unshaken)
-        shorter = max(min(seconds, deadline - now), 0.0)
+        now, timeouts = time.monotonic(), self._settings.timeouts
+        seconds = timeouts.drain_idle
+        let_go = functools.partial(end_handshakes, self._reaper)
+        shorter = max(min(handshake_grace(timeouts), deadline - now), 0.0)
         self._soon(functools.partial(self._reaper.driver.after, shorter, let_go))
         deadline = now + seconds
         super()._cap_keepalive(deadline)
@@ -673,12 +674,6 @@ def _default_headers(answer: Any, worker: ThreadWorker, hint: str) -> Any:
     if hint and KEPT in headers:
         headers.append(hint)
     return headers
-
-
-def _unshaken(served: Served) -> None:
-    """End *served* if it is in its handshake: it has asked for nothing."""
-    if isinstance(served, Threaded) and served.phase() is Phase.HANDSHAKE:
-        served.wire.reset()
 
 
 def _unread(wire: ThreadWire) -> list[int]:

@@ -81,10 +81,17 @@ async def _stop(
     await asyncio.sleep(grace)
 
     def close(one: Served) -> None:
-        if getattr(getattr(one, "server", None), "context", None) is context:
+        if is_of(context, one):
             one.wire.close(b"")
 
     each_served(reaper, close)
+
+
+def is_of(context: Any, connection: Any) -> bool:
+    """Whether *connection* is one of the server of *context*, hypercorn's
+    `WorkerContext`.
+    """
+    return getattr(getattr(connection, "server", None), "context", None) is context
 
 
 def streams_of(

@@ -164,13 +164,6 @@ class OnTrio(Hypercorn):
         return Link(partial(getattr, wire, "descriptor"), lambda: True, wire.cut)
 
 
-def unshaken(context: Any, connection: Served) -> None:
-    """End *connection* if it is in a handshake with the server of *context*."""
-    mine = isinstance(connection, OnTrio) and connection.server.context is context
-    if mine and connection.phase() is Phase.HANDSHAKE:
-        cast(OnTrio, connection).wire.cut()
-
-
 class Stream:
     """Passes bytes to and from the stream *inner*, and tells *wire* about them.
 
@@ -256,7 +249,7 @@ def _guard(server: Any, reaper: TrioReaper) -> OnTrio:
     try:
         server.stream = Stream(stream, wire)
         link = connection.written if wire.is_plain else None
-        stand_around(server, reaper, link, unshaken)
+        stand_around(server, reaper, link)
         connection.opened()
     except BaseException:
         server.stream = stream

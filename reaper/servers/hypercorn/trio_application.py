@@ -19,12 +19,12 @@ import trio
 
 from ...config.settings import ReaperConfig
 from ...driver.driver import Driver
-from ...driver.served import Served, each_served
+from ...driver.served import end_handshakes, handshake_grace
 from ...trio.reaper import TrioReaper
 from ..abandoned import Link, Request, Requests
 from ..pings import Pings, TaskPings
 from ..streams import STREAM, TOLD, Exchange, Streams, Talk
-from .application import LINK, OWN_GRACE, stop, streams_of
+from .application import LINK, is_of, stop, streams_of
 
 _WAITING: weakref.WeakSet[Any] = weakref.WeakSet()
 """hypercorn's contexts that have a task waiting for their end."""
@@ -175,7 +175,6 @@ def stand_around(
     server: Any,
     reaper: TrioReaper,
     link: Callable[[], Link] | None,
-    unshaken: Callable[[Any, Served], object],
 ) -> None:
     """Wrap the application of *server*, as `application.stand_around` does, in a run of
     trio. Call it for every connection: the task that waits for the stop begins with the
@@ -183,7 +182,6 @@ def stand_around(
 
     Args:
         link: Makes the link of a request; None with TLS.
-        unshaken: Ends a connection that is in a handshake with the server of a context.
     """
     config = reaper.config
     streams = streams_of(server, config, reaper.driver, TrioStreams, TrioRequests, never=math.inf)
@@ -191,18 +189,11 @@ def stand_around(
         setattr(server, LINK, link)
     if server.context not in _WAITING:
         _WAITING.add(server.context)
-        trio.lowlevel.spawn_system_task(_stop, server.context, streams, reaper, unshaken)
+        trio.lowlevel.spawn_system_task(_stop, server.context, streams, reaper)
 
 
-async def _stop(
-    context: Any,
-    streams: Streams | None,
-    reaper: TrioReaper,
-    unshaken: Callable[[Any, Served], object],
-) -> None:
-    """As `stop`. A handshake gets as long as hypercorn would give it, not `drain`: no
-    request would be lost by its end.
-    """
+async def _stop(context: Any, streams: Streams | None, reaper: TrioReaper) -> None:
+    """As `stop`; afterwards end the handshakes."""
     await stop(context, streams, reaper.driver)
-    await trio.sleep(OWN_GRACE)
-    each_served(reaper, partial(unshaken, context))
+    await trio.sleep(handshake_grace(reaper.config.timeouts))
+    end_handshakes(reaper, partial(is_of, context))

@@ -24,7 +24,8 @@ transport changes like this:
 `transport.get_protocol()` is always the protocol in force. uvicorn's list of
 connections (`ServerState.connections`) has that one, and no other. So a stop reaches
 it: `shutdown()` of an `IdleProtocol` wakes uvicorn's protocol first. While a TLS
-handshake goes on no connection is made yet, and a stop does not wait for it.
+handshake goes on no connection is made yet, and a stop does not wait for it; from
+CPython 3.12 on it does, for 3 s at most (`asyncio.tls`).
 
 So what the class returns is no `HttpTools` or `H11` before the first byte, and need not
 be the protocol a second later. A program that makes a protocol itself and sets a field
