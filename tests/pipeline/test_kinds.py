@@ -215,11 +215,14 @@ def far_away(way_ms: int, late: int = 0, timeout: int = 5) -> Plant:
     return plant
 
 
-def two_sided(script: str) -> Plant:
+def two_sided(script: str, mode: str = "full") -> Plant:
     """Both sides of forty connections, and of one that goes by *script*."""
 
     def plant(place: Path) -> None:
-        with journal(place / "server", 1) as ours, journal(place / "client", 2) as theirs:
+        with (
+            journal(place / "server", 1, mode=mode) as ours,
+            journal(place / "client", 2) as theirs,
+        ):
             for peer in range(40):
                 both(ours, theirs, peer, place.name, 0)
             play(script, 10 * S, ours, theirs, peer=40, listener=place.name)
@@ -478,6 +481,7 @@ KINDS |= {
 }
 HEARD = "both 0 30; c.touch 2; touch 2"
 AT_WORK = f"{HEARD}; retime 0; touch 602; retime 30"
+FOR_A_SECOND = f"{HEARD}; retime 0; touch 3; retime 30"
 JOINED: dict[str, tuple[str, Plant]] = {
     "the client's rows are lost": (OPEN, dropped("client")),
     "no row is lost": (PASS, dropped("client", lost=False)),
@@ -507,6 +511,16 @@ JOINED: dict[str, tuple[str, Plant]] = {
         FAIL,
         two_sided(f"{AT_WORK}; close_peer 690; c.close_app 690"),
     ),
+    **{
+        f"at work for a second, {end}, {mode}": (wanted, two_sided(f"{FOR_A_SECOND}; {how}", mode))
+        for mode in BOTH  # in one of them no row tells of it
+        for end, wanted, how in [
+            ("then idle", PASS, "reap 34 33; c.close_peer 34"),
+            ("then left by its client", PASS, "close_peer 34.1; c.close_app 34.1"),
+            ("then closed late", FAIL, "reap 34 33; c.close_peer 35"),
+            ("then left by its client late", FAIL, "close_peer 34.6; c.close_app 34.6"),
+        ]
+    },
     "overdue before it got an hour": (
         FAIL,
         two_sided(f"{HEARD}; retimed 60 3600; close_peer 100; c.close_app 100"),

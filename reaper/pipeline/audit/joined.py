@@ -624,6 +624,15 @@ def _timed_since(silent: Column) -> Column:
     return F.greatest(silent, F.col("last_untimed") + F.col("offset_ns") - F.col("skew_ns"))
 
 
+def _hidden_work() -> Column:
+    """For how long after its client's last byte the server may have been at work, and
+    no row says so: until the last activity that it noted, up to the silence that its
+    journal does not write (0 in `full` mode).
+    """
+    done = F.col("ended") - F.col("end_idle_ns") + F.col("offset_ns") - F.col("skew_ns")
+    return F.greatest(F.lit(0), F.least(F.col("gap_threshold_ns"), done - F.col("c_last")))
+
+
 def seen(frame: DataFrame) -> DataFrame:
     """*frame* (prepared, paired, with its skew) with `seen_lateness_ns`, an idle reap's
     as the client saw it, and its last silence as the client saw it: `from` and `to`
@@ -686,7 +695,8 @@ def judge_pairs(
     silent = ended - F.col("c_last")
     crossed = F.coalesce(idle_reap & (silent < flight_ns), F.lit(False))
     far = limit + F.lit(round_trip_ns)
-    late = ~crossed & (F.col("seen_lateness_ns") > far)
+    worked = far + _hidden_work()
+    late = ~crossed & (F.col("seen_lateness_ns") > worked)
     early = idle_reap & ~crossed & (silent < F.col("idle_timeout_ns") - F.lit(tolerance_ns))
     left_by_itself = (
         paired
@@ -697,7 +707,7 @@ def judge_pairs(
     overdue = F.col("c_ended") - _due(F.col("c_last"))
     log_end = F.col("log_end_ns") + F.col("offset_ns")
     forgotten = F.col("c_by_server") & (F.col("c_ended") + F.col("skew_ns") < log_end - limit)
-    leaked = F.col("leaking") & (F.col("over") > far)
+    leaked = F.col("leaking") & (F.col("over") > worked)
     lost = paired & (F.col("ends") == 0) & ~F.col("run_holed") & (forgotten | leaked)
     # What the server knows of activity is an epoch wide, and an end it learns of late;
     # the client knows both exactly.
@@ -716,10 +726,10 @@ def judge_pairs(
         & F.coalesce(F.col("missed_t") == F.col("ended"), F.lit(True))
     )
     fine = F.col("verdict").isin("ok_reaped", "ok_closed", "open_at_end", "late", "missing_touch")
-    missed = left_by_itself & (overdue > far)
+    missed = left_by_itself & (overdue > worked)
     ended_by_program = paired & (F.col("reaps") == 0) & (F.col("ends") > 0) & F.col("c_by_server")
     # Bytes that a handler reads late, or bytes that never came: the rows do not tell.
-    unheard = F.coalesce(fine & ended_by_program & (overdue > far), F.lit(False))
+    unheard = F.coalesce(fine & ended_by_program & (overdue > worked), F.lit(False))
     verdict = (
         F.when(fine & early, "early")
         .when(~same_clocks, F.col("verdict"))
