@@ -162,8 +162,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "aiohttp, `reaper run`, TLS",
         "asyncio/tls.py",
-        "            encrypting = self._wrap(self._inner, shaken)\n",
-        "            encrypting = self._wrap(asyncio.Protocol(), shaken)\n"
+        "            encrypting = handshakes.wrap(self._inner, shaken)\n",
+        "            encrypting = handshakes.wrap(asyncio.Protocol(), shaken)\n"
         "            def late(_: Any) -> None:\n"
         "                encrypting._set_app_protocol(self._inner)\n"
         "                self._inner.connection_made(encrypting._get_app_transport())\n"
@@ -206,8 +206,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "hypercorn, trio, TLS",
         "servers/hypercorn/trio_application.py",
-        "    each_served(reaper, partial(unshaken, context))\n",
-        "    del unshaken\n",
+        "    end_handshakes(reaper, partial(is_of, context))\n",
+        "    del context\n",
         "a stop waits for who is amid a handshake",
         by="half of the first bytes of its handshake",
     ),

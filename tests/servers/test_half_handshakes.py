@@ -137,7 +137,7 @@ async def hello(raw: socket.socket) -> bytes:
 
 async def echoes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     writer.write(await reader.read(5))
-    await writer.drain()
+    writer.close()
 
 
 def by_start_server(limits: ReaperConfig, context: ssl.SSLContext) -> Any:
