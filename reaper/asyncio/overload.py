@@ -48,19 +48,28 @@ ACCEPT_KEY = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455, section 1.3
 _KEY = re.compile(rb"\r\nsec-websocket-key:[ \t]*([!-~]+)[ \t]*\r\n", re.IGNORECASE)
 
 
-def refuse(reaper: AsyncioReaper, transport: Any, *, http: bool, heard: bytes = b"") -> None:
+def refuse(
+    reaper: AsyncioReaper,
+    transport: Any,
+    *,
+    http: bool,
+    heard: bytes = b"",
+    writer: object = None,
+) -> None:
     """Refuse the connection of *transport*, which has just been made.
 
     Args:
         http: Whether its client speaks HTTP; otherwise the connection is closed without
             an answer.
         heard: What has been read of it already.
+        writer: The `StreamWriter` that its server has for it. One that nobody holds
+            closes its transport; before CPython 3.14, when it is collected.
     """
     reaper.refused += 1
     if not http or reaper.refusing >= REFUSALS:
         closing.reset(transport)
         return
-    refusal = Refusal(reaper)
+    refusal = Refusal(reaper, writer)
     transport.set_protocol(refusal)
     refusal.connection_made(transport)
     if heard:
@@ -96,12 +105,14 @@ class Refusal(asyncio.Protocol):
 
     Args:
         reaper: Of the loop; it counts the refusals under way.
+        writer: Held as long as this.
     """
 
-    __slots__ = ("_answered", "_heard", "_reaper", "_timer", "_transport")
+    __slots__ = ("_answered", "_heard", "_reaper", "_timer", "_transport", "_writer")
 
-    def __init__(self, reaper: AsyncioReaper) -> None:
+    def __init__(self, reaper: AsyncioReaper, writer: object = None) -> None:
         self._reaper = reaper
+        self._writer = writer
         self._heard = b""
         self._answered = False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -157,3 +158,21 @@ async def test_a_client_of_another_protocol_is_reset_without_a_word() -> None:
         with pytest.raises(ConnectionResetError):
             await reader.read()
         assert server.reaper.refused == 1
+
+
+async def test_a_server_of_streams_need_not_hold_the_writer_of_a_client_that_is_refused() -> None:
+    async with open_reaper(ReaperConfig.load(environ={})) as watcher:
+
+        async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            overload.refuse(watcher, writer.transport, http=True, writer=writer)
+
+        async with await asyncio.start_server(handler, "127.0.0.1", 0) as server:
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            while not watcher.refusing:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0)  # the handler's task is over
+            gc.collect()
+            writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+            async with asyncio.timeout(PATIENCE):
+                assert await reader.read() == BUSY
+            writer.close()

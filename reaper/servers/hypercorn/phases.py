@@ -84,7 +84,8 @@ def guarded_run(run: Any) -> Any:
         transport = self.writer.transport
         reaper = tried(reaper_of, None, settings)
         if reaper is not None and tried(reaper.welcomes) is False:
-            refuse(reaper, transport, http=True, heard=bytes(self.reader._buffer))
+            heard = bytes(self.reader._buffer)
+            refuse(reaper, transport, http=True, heard=heard, writer=self.writer)
             return
         if reaper is not None:
             tried(_guard, self, reaper)
