@@ -54,6 +54,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self.now
 
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        # From CPython 3.12 on `asyncio.run` gives it 300 s, and this clock jumps.
+        await super().shutdown_default_executor()
+
 
 STEP = 1e-4
 """Virtual seconds between two readings of the moving clock."""
