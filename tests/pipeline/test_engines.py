@@ -731,6 +731,7 @@ def test_a_little_journal_gets_a_java_with_one_compiler(
 
     monkeypatch.setattr("pyspark.sql.SparkSession.Builder.config", start)
     monkeypatch.setattr("reaper.pipeline.engine.spark._open_already", lambda: None)
+    monkeypatch.setattr("reaper.pipeline.engine.spark.check_java", lambda: None)  # none is started
     (tmp_path / "server").mkdir()
     with (tmp_path / "server" / "one.parquet").open("wb") as sparse:
         sparse.truncate(LITTLE + over)

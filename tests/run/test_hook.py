@@ -28,12 +28,17 @@ def test_the_sitecustomize_of_the_program_is_run_all_the_same(tmp_path: Path) ->
     assert done.stdout.split()[-2:] == ["theirs", str(tmp_path / "sitecustomize.py")]
 
 
-def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def python(
+    code: str, *, hooked: str | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """A Python without site packages, in whose path the hook stands, which runs
     *code*.
+
+    Args:
+        hooked: What it runs before that; None: `HOOKED`.
     """
     return subprocess.run(
-        [sys.executable, "-I", "-S", "-c", f"{HOOKED}{code}"],
+        [sys.executable, "-I", "-S", "-c", f"{HOOKED if hooked is None else hooked}{code}"],
         env={"REAPER_RUN": "1"} | environment,
         text=True,
         capture_output=True,
@@ -58,8 +63,12 @@ def test_a_python_without_reaper_finds_it_where_the_hook_is() -> None:
 
 
 def test_the_hook_imports_nothing_of_reaper_until_a_server_is_imported() -> None:
-    done = python("print(sorted(set(sys.modules) - before))")
-    assert done.stdout == "[]\n", done.stderr
+    code = "print(sorted(set(sys.modules) - before))"
+    done = python(code)
+    # Debian's Python has a `sitecustomize` of its own.
+    stock = python(code, hooked=HOOKED.replace("sys.path[:0]", "_"))
+    assert done.stdout == stock.stdout, done.stderr
+    assert stock.stdout in ("[]\n", "['sitecustomize']\n")
 
 
 def test_the_rest_is_imported_with_the_first_server(tmp_path: Path) -> None:
