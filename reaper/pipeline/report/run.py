@@ -506,7 +506,7 @@ def _fine_print(summary: dict[str, Any], advice: dict[str, Any]) -> str:
             f"{summary['files']['read']} file(s) read, {aside} put aside, {dropped} row(s) dropped "
             "by the writers."
         ),
-        *advice["notes"],
+        *(f"{note[:1].upper()}{note[1:]}." for note in advice["notes"]),
         (
             f"Made {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())} by python -m "
             "reaper.pipeline report."
