@@ -38,6 +38,7 @@ from .cli_options import (
     deliver,
     option,
     reading,
+    ready,
     take_target,
 )  # fmt: skip
 from .conform import command as conform
@@ -224,11 +225,10 @@ def run_command(options: argparse.Namespace) -> int:
             raise BadArgument(
                 f"--protocol {protocol}: a {behaviour.kind} client needs --protocol {spoken}"
             )
-    if options.journal:
-        # complains here rather than in a child process, and recovers what a crash left
-        # there
-        ClientJournal(options.journal, target, law).journal.close()
     dialect_for(protocol, target)  # complains here rather than in a child process
+    if options.journal:
+        # so does this, and it recovers what a crash left there
+        ClientJournal(options.journal, target, law).journal.close()
     patience = options.patience or max(2 * law.tick, 1.0)
     machine = MachineWatch(options.server_pid)
     display = Display(sys.stderr, options.quiet)
@@ -255,9 +255,9 @@ def run_command(options: argparse.Namespace) -> int:
     established = sum(outcome.counters.established for outcome in observation.outcomes)
     report = build_report(plan, observation, config, machine.server(established), options.threshold)
     if options.csv:
-        write_csv(plan, observation, options.csv)
+        write_csv(plan, observation, ready(options.csv))
     if options.hgrm:
-        options.hgrm.write_text(observation.latency.hgrm())
+        ready(options.hgrm).write_text(observation.latency.hgrm())
     report["machine"] = machine.result(
         sum(outcome.user_seconds for outcome in observation.outcomes)
     )
@@ -585,7 +585,7 @@ def run_probe(options: argparse.Namespace) -> int:
         one_by_one=options.one_by_one,
     )
     if options.junit:
-        write_junit(findings, options.tolerance, str(target), options.junit)
+        write_junit(findings, options.tolerance, str(target), ready(options.junit))
     if options.json:
         print(
             json.dumps(

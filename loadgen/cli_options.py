@@ -8,6 +8,7 @@ import argparse
 import json
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -194,28 +195,40 @@ def check_files(options: argparse.Namespace) -> None:
     after it.
 
     What may be written is found out by writing: a folder such as /proc says that it
-    may, and may not.
+    may, and may not. Nothing is left of that: what is refused later has made nothing.
     """
     for name in ("report", "html", "csv", "hgrm", "junit", "page"):
         if path := getattr(options, name, None):
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                why = "is a directory" if path.is_dir() else ""
-                with tempfile.TemporaryFile(dir=path.parent):
-                    pass
-            except OSError as error:
-                why = str(error.strerror)
+            why = _unwritable(path.parent) or ("is a directory" if path.is_dir() else "")
             if why:
                 raise BadArgument(f"--{name} {path}: {why}: give a file that can be written")
-    if path := getattr(options, "journal", None):
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=path):
-                pass
-        except OSError as error:
-            raise BadArgument(
-                f"--journal {path}: {error.strerror}: give a directory that can be written"
-            ) from None
+    path = getattr(options, "journal", None)
+    if path and (why := _unwritable(path)):
+        raise BadArgument(f"--journal {path}: {why}: give a directory that can be written")
+
+
+def _unwritable(folder: Path) -> str:
+    """Why no file can be written into *folder*, which may not be there yet; empty: one
+    can.
+    """
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        return str(error.strerror)
+    finally:
+        for each in made:
+            with suppress(OSError):  # it was not made
+                each.rmdir()
+    return ""
+
+
+def ready(path: Path) -> Path:
+    """Return *path*, whose folder is there now."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def deliver(report: Report, options: argparse.Namespace) -> int:

@@ -28,6 +28,7 @@ from ..cli_options import (
     command,
     option,
     reading,
+    ready,
     take_target,
 )
 from ..drive.fleet import Display
@@ -359,11 +360,11 @@ def _deliver(
 ) -> int:
     name = " ".join(options.started) or str(target)
     if options.junit:
-        write_junit(found, name, options.junit)
+        write_junit(found, name, ready(options.junit))
     if options.page:
         from .page import write_page
 
-        write_page(found, subject, name, options.page)
+        write_page(found, subject, name, ready(options.page))
     report = as_json(found, subject, name)
     if options.compare:
         report["other"] = [each.row() for each in other]

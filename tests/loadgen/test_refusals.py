@@ -206,3 +206,27 @@ def test_faults_that_cannot_be_read_leave_no_folder(tmp_path: Path, refused: Ref
         "--faults nofile: No such file or directory: give a TOML file",
     )
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "complaint"),
+    [
+        (["simulate", "--mix=slient=1"], "'slient' is no behaviour"),
+        ([*RUN, "--protocol=http", "--mix=slow_message=1"], "a slow_message client needs"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["journal", "report", "html"])
+def test_what_is_refused_leaves_no_folder(
+    command: list[str], complaint: str, kind: str, tmp_path: Path, refused: Refused
+) -> None:
+    pytest.importorskip("pyarrow")
+    out = tmp_path / "new"
+    refused([*command, f"--{kind}={out / 'out'}"], complaint)
+    assert not out.exists()
+
+
+def test_what_is_written_makes_its_folder(tmp_path: Path, call: Ran) -> None:
+    report = tmp_path / "new" / "report.json"
+    few = ("--connections=10", "--duration=10s", "--timeout=5s")
+    status, *_ = call(main, "simulate", *few, f"--report={report}")
+    assert (status, report.is_file()) == (0, True)
