@@ -51,6 +51,10 @@ POLL, LONGEST = 0.1, 10.0
 """Seconds between two looks for what listens, at first and later. A Python server has
 the later to say that it guards itself.
 """
+MUTE = ("_granian.",)
+"""How the files of extension modules begin that serve by themselves, in another
+language. A Python that has loaded one has nothing to say.
+"""
 GRACE = 0.25
 """Seconds after COMMAND's end in which what it left in the background has begun to
 listen.
@@ -293,15 +297,15 @@ class Watcher:
         return [listener for listener in target.listeners() if listener.inode not in self.inside]
 
     def _unspoken_for(self, target: Any) -> bool:
-        """Give Python servers the time to say what they guard; whether something is
-        left.
+        """Give those who may speak the time to say what they guard; whether something
+        is left.
 
         Workers may start long after their parent listens. Once one server has spoken
         the others do so soon.
         """
         self._over.wait(SETTLES)
         left = self._left(target)
-        if not any(is_python(target, each.inode) for each in left):
+        if not any(may_speak(target, each.inode) for each in left):
             return bool(left)
         if self._attaches and not self.inside:
             places = places_of(left)
@@ -412,14 +416,19 @@ def places_of(listeners: Sequence[Any]) -> str:
     return ", ".join(sorted({f"{each.address}" for each in listeners}))
 
 
-def is_python(target: Any, inode: int) -> bool:
-    """Whether a Python holds the listening socket *inode*; False if nobody may tell."""
+def may_speak(target: Any, inode: int) -> bool:
+    """Whether who holds the listening socket *inode* may yet say that it is guarded: a
+    Python that is not `MUTE`. False if nobody may tell.
+    """
     place = target.find(inode)
     if place is None:
         return False
     with suppress(OSError):
         name = os.path.basename(os.readlink(f"/proc/{place[0]}/exe"))
-        return name.startswith(("python", "pypy"))
+        if not name.startswith(("python", "pypy")):
+            return False
+        loaded = Path(f"/proc/{place[0]}/maps").read_text(errors="replace").splitlines()
+        return not any(os.path.basename(line).startswith(MUTE) for line in loaded)
     return False
 
 

@@ -232,6 +232,21 @@ def test_a_watcher_that_attaches_to_nothing_says_what_is_not_guarded(
     assert line.endswith(" is not guarded: --inside was given")
 
 
+@pytest.mark.slow
+def test_a_python_that_serves_in_another_language_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(watcher, "POLL", 0.05)
+    monkeypatch.setattr(watcher, "SETTLES", 0.1)
+    monkeypatch.setattr(watcher, "LONGEST", 60.0)
+    module = tmp_path / "_granian.cpython.so"
+    module.write_bytes(b"x")
+    loads = f"import mmap; file = open({str(module)!r}); held = mmap.mmap(file.fileno(), 1, prot=1)"
+    limits = ReaperConfig.load(overrides={"attach.idle": "200ms", "attach.tick": "50ms"})
+    _, lines = watched([sys.executable, "-c", f"{loads}\n{LISTENS}"], config=limits)
+    assert "is guarded from outside: idle 200ms" in lines[0]
+
+
 class Held:
     """Stands for a target: this process holds the socket *sock*."""
 
