@@ -200,12 +200,14 @@ def _balancers(config: ReaperConfig) -> Iterator[Finding]:
     ours, behind = config.timeouts.keep_alive, config.server.behind
     if behind in ENDLESS and ours > 0:
         title, setting = ENDLESS[behind]
+        text = f"{_show(ours)}: {title} keeps an idle connection for ever without {setting}, "
         # A whole number there. What was measured without a loss: 2 below 4 s.
-        text = (
-            f"{title} keeps an idle connection for ever without {setting}, in seconds; "
-            f"it must be less: use {max(int(ours) - 2, 1)}"
-        )
-        yield Finding("note", "timeouts.keep_alive", f"{_show(ours)}: {text}")
+        if ours > 1:
+            text += f"in seconds; it must be less: use {max(int(ours) - 2, 1)}"
+            yield Finding("note", "timeouts.keep_alive", text)
+        else:
+            text += "in whole seconds; none is less: set 4s or more, and ttl=2"
+            yield Finding("warning", "timeouts.keep_alive", text)
     balancer = BALANCERS.get(behind)
     if balancer is None or ours == 0:
         return

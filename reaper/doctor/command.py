@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
-from ..config.balancers import BALANCERS
+from ..config.balancers import BALANCERS, ENDLESS
 from ..config.flags import duration
 from ..config.running import stoppable
 from ..config.settings import ReaperConfig
@@ -65,10 +65,10 @@ def add_commands(commands: Any) -> None:
     )
     doctor.add_argument(
         "--behind",
-        choices=sorted(BALANCERS),
+        choices=sorted((*BALANCERS, *ENDLESS)),
         metavar="PROXY",
         help="what is in front: is the keep-alive timeout longer than its own? "
-        + ", ".join(BALANCERS),
+        + ", ".join((*BALANCERS, *ENDLESS)),
     )
     doctor.add_argument(
         "--config",
@@ -222,15 +222,17 @@ def _proxy(
     """What is wrong with the keep-alive timeout, with the command that mends it; and
     what was not judged.
     """
-    from .proxies import by_command, by_config
+    from .proxies import by_command, by_config, pool_by_command, pool_by_config
 
     if parsed.config is not None:
-        return by_config(parsed.config, parsed.behind), []
+        given = parsed.config, parsed.behind
+        return by_config(*given), pool_by_config(*given)
     if parsed.behind is None:
         return None, ["proxy: if one is in front, say which: --behind nginx, alb, haproxy, ..."]
     for command in commands:
         with suppress(LookupError):
-            return by_command(command, parsed.behind), []
+            found = by_command(command, parsed.behind)
+            return found, pool_by_command(command, parsed.behind)
     return None, ["proxy: the command does not say the keep-alive timeout; say --config FILE"]
 
 

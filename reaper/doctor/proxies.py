@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..config.balancers import BALANCERS
+from ..config.balancers import BALANCERS, ENDLESS
 from ..config.durations import format_duration
 from ..config.lint import lint
 from ..config.settings import ReaperConfig
@@ -38,7 +38,7 @@ def by_config(path: str, behind: str | None) -> tuple[str, str] | None:
     Raises:
         ConfigError: the file cannot be used.
     """
-    config = ReaperConfig.load(path, overrides={"server.behind": behind} if behind else None)
+    config = _of_file(path, behind)
     said = _wrong(config)
     if not said:
         return None
@@ -57,6 +57,44 @@ def by_command(command: Sequence[str], behind: str) -> tuple[str, str] | None:
     Raises:
         LookupError: the command does not say its timeout.
     """
+    words, flag, config = _started_by(command, behind)
+    said = _wrong(config)
+    if not said:
+        return None
+    return said, shlex.join([*words, flag, f"{_suits(behind):.0f}"])
+
+
+def pool_by_config(path: str, behind: str | None) -> list[str]:
+    """What the proxy has to be told, where it keeps connections for ever otherwise:
+    nobody sees from here whether it was. The arguments are those of `by_config`.
+    """
+    return _of_the_pool(_of_file(path, behind))
+
+
+def pool_by_command(command: Sequence[str], behind: str) -> list[str]:
+    """The same for a server that was started by *command*.
+
+    Raises:
+        LookupError: the command does not say its timeout.
+    """
+    return _of_the_pool(_started_by(command, behind)[2])
+
+
+def _of_the_pool(config: ReaperConfig) -> list[str]:
+    if config.server.behind not in ENDLESS:
+        return []
+    title, _ = ENDLESS[config.server.behind]
+    return [f"proxy: keep_alive {one.text}" for one in lint(config) if title in one.text]
+
+
+def _of_file(path: str, behind: str | None) -> ReaperConfig:
+    return ReaperConfig.load(path, overrides={"server.behind": behind} if behind else None)
+
+
+def _started_by(command: Sequence[str], behind: str) -> tuple[list[str], str, ReaperConfig]:
+    """*command* without its keep-alive timeout, the flag that says it, and what it
+    amounts to.
+    """
     words = list(command)
     name = next((Path(word).name for word in words[:4] if Path(word).name in FLAGS), "")
     if not name:
@@ -68,16 +106,8 @@ def by_command(command: Sequence[str], behind: str) -> tuple[str, str] | None:
             seconds = float(words[end - 1].rpartition("=")[2])
             del words[place:end]
             break
-    said = _wrong(
-        ReaperConfig.load(
-            None,
-            {},
-            {"timeouts.keep_alive": format_duration(seconds), "server.behind": behind},
-        )
-    )
-    if not said:
-        return None
-    return said, shlex.join([*words, flag, f"{_suits(behind):.0f}"])
+    given = {"timeouts.keep_alive": format_duration(seconds), "server.behind": behind}
+    return words, flag, ReaperConfig.load(None, {}, given)
 
 
 def _wrong(config: ReaperConfig) -> str:

@@ -425,3 +425,13 @@ def test_a_pool_without_an_end_is_a_note_that_says_which_one_suits(
     said = [each for each in found if "ttl=" in each.text]
     assert [each.text.rpartition(" ")[2] for each in said] == ([str(ttl)] if ttl else [])
     assert all(each.severity == "note" for each in said)
+
+
+@pytest.mark.parametrize("keep_alive", ["1s", "500ms"])
+def test_a_pool_without_an_end_is_a_warning_where_no_whole_second_is_less(keep_alive: str) -> None:
+    found = lint(config(server__behind="apache", timeouts__keep_alive=keep_alive))
+    (said,) = [each for each in found if "ttl=" in each.text]
+    assert (said.severity, said.text.endswith("none is less: set 4s or more, and ttl=2")) == (
+        "warning",
+        True,
+    )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from reaper.doctor.proxies import by_command, by_config
+from reaper.doctor.proxies import by_command, by_config, pool_by_command, pool_by_config
 
 FILES = {
     "it is set": '[server]\nbehind = "gcp-alb"\n[timeouts]\nkeep_alive = "5s"\n',
@@ -59,3 +59,22 @@ def test_the_printed_command_of_a_server_suits_the_proxy(command: str) -> None:
 def test_the_timeout_of_a_server_that_does_not_say_it_is_not_guessed() -> None:
     with pytest.raises(LookupError):
         by_command(["node", "server.js"], "nginx")
+
+
+TTL = (
+    "proxy: keep_alive {}: Apache httpd's mod_proxy keeps an idle connection for ever without ttl="
+)
+
+
+def test_of_a_pool_without_an_end_it_is_said_what_it_has_to_be_told(tmp_path: Path) -> None:
+    config = tmp_path / "reaper.toml"
+    config.write_text('[timeouts]\nkeep_alive = "60s"\n[server]\nbehind = "apache"\n')
+    assert by_config(str(config), None) is None
+    for behind, number in ((None, 1), ("apache", 1), ("httpx", 0)):
+        assert len(pool_by_config(str(config), behind)) == number
+    command = ["gunicorn", "--keep-alive", "80", "app:app"]
+    assert by_command(command, "apache") is None
+    (said,) = pool_by_command(command, "apache")
+    assert said.startswith(TTL.format("80s"))
+    assert said.endswith("use 78")
+    assert pool_by_command(command, "nginx") == []
