@@ -41,12 +41,16 @@ class Foreign:
             replaced; the others are read, called or overridden.
         optional: Whether the user gets along without the package, or without one of its
             modules: then nothing is missing there.
+        without: What becomes of connections where a name is missing, for people. Such
+            names are looked up where they are used, and their lack takes nothing else
+            away. Empty: the guest needs them all.
     """
 
     package: str
     tested: tuple[str, str]
     names: Mapping[str, str]
     optional: bool = False
+    without: str = ""
     replaced: Mapping[str, tuple[str, ...]] = field(init=False, default_factory=dict)
     """By place, the names that are replaced; `names` has them without their `=`."""
 
@@ -158,3 +162,29 @@ def untested(tables: Iterable[Foreign], whose: str = "") -> str:
 
 def _parts(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.replace("-", ".").split(".") if part.isdigit())
+
+
+SHAKES = Foreign(
+    PYTHON,
+    ("3.11", "3.14"),
+    {"asyncio.sslproto:": "SSLProtocol"},
+    without="the loop bounds TLS handshakes by itself",
+)
+RESTING = Foreign(
+    PYTHON,
+    ("3.11", "3.14"),
+    {
+        "asyncio.sslproto:_SSLProtocolTransport": "_ssl_protocol",
+        "asyncio.sslproto:SSLProtocol": """
+            _incoming _outgoing _ssl_buffer _ssl_buffer_view _write_backlog get_buffer max_size
+        """,
+    },
+    without="idle TLS connections keep their buffers",
+)
+"""What `reaper.release_buffers` needs."""
+SOCKETS = Foreign(
+    PYTHON,
+    ("3.11", "3.14"),
+    {"asyncio.trsock:TransportSocket": "_sock"},
+    without="a question to a socket takes a call more",
+)

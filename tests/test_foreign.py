@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -56,7 +57,7 @@ def odd(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "odd", module)
 
 
-def of(names: dict[str, str], package: str = "pytest", **given: bool) -> Foreign:
+def of(names: dict[str, str], package: str = "pytest", **given: Any) -> Foreign:
     return Foreign(package, ("0.1", "0.2"), names, **given)
 
 

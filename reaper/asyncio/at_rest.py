@@ -40,12 +40,10 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
+from ..foreign import RESTING
+
 NAMES: dict[str, tuple[str, ...]] = {
-    "_SSLProtocolTransport": ("_ssl_protocol",),
-    "SSLProtocol": (
-        *("_incoming", "_outgoing", "_ssl_buffer", "_ssl_buffer_view", "_write_backlog"),
-        *("get_buffer", "max_size"),
-    ),
+    place.partition(":")[2]: tuple(names.split()) for place, names in RESTING.names.items()
 }
 """The private names of asyncio.sslproto that are used here, by the class they belong
 to.

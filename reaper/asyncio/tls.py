@@ -95,7 +95,7 @@ def _wrapping(loop: Any, context: ssl.SSLContext, shutdown: float | None) -> Wra
 
     Nobody has promised the class. So one is made at once, to see whether it can be.
     """
-    kind: Any = sslproto.SSLProtocol
+    kind: Any = getattr(sslproto, "SSLProtocol", None)
     if not isinstance(loop, asyncio.BaseEventLoop):
         theirs: Any = sys.modules.get("uvloop.loop")
         if theirs is None or not isinstance(loop, theirs.Loop):

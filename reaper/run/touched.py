@@ -10,13 +10,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from ..foreign import PYTHON, Foreign
+from ..servers.cards import card_of
 from ..servers.guest import Card
 
 
 def packages(cards: Iterable[Card]) -> set[str]:
     """The packages whose names *cards* use, but for Python."""
-    tables = [table for card in cards for table in (*card.tables, *card.promised)]
-    return {table.package for table in tables} - {PYTHON}
+    return {table.package for card in cards for table, _ in tables(card)} - {PYTHON}
+
+
+def tables(card: Card) -> Iterator[tuple[Foreign, str]]:
+    """Each table of *card*, and for what it is."""
+    yield from ((table, "") for table in card.needs)
+    for kind in card.kinds:
+        whose = f", for {kind.name}" if len(card.kinds) > 1 else ""
+        yield from ((table, whose) for table in kind.needs)
+        if kind.under:
+            yield from ((table, whose) for table in card_of(kind.under).tables)
+    for asked, needs in card.besides.items():
+        yield from ((table, f", only with {asked}") for table in needs)
+    yield from ((table, ", promised by it, and not looked up") for table in card.promised)
+    for table in card.spared:
+        yield table, f"; without one of these {table.without}"
 
 
 def lines(card: Card, found: Mapping[str, str], *, inside: bool) -> Iterator[str]:
@@ -29,20 +44,13 @@ def lines(card: Card, found: Mapping[str, str], *, inside: bool) -> Iterator[str
     left = "is not guarded" if inside else "is guarded from outside"
     yield f"  if one of these names is missing, nothing is replaced, a line says which, and it {left};"
     yield "  with --strict it is refused instead, with status 2"
-    yield from _tables(card.needs, found, "")
-    for kind in card.kinds:
-        yield from _tables(kind.needs, found, f", for {kind.name}" if len(card.kinds) > 1 else "")
-    yield from _tables(card.promised, found, ", promised by it, and not looked up")
-
-
-def _tables(tables: Iterable[Foreign], found: Mapping[str, str], whose: str) -> Iterator[str]:
-    for table in tables:
+    for table, whose in tables(card):
         if table.package == PYTHON:
             who = f"Python (tested: {table.range})"
         else:
             release = found.get(table.package, "(not installed)")
             who = f"{table.package} {release} (tested: {table.range})"
-        yield f"  {who}{whose}" + (", if the program has it" if table.optional else "")
+        yield f"  {who}{', if the program has it' * table.optional}{whose}"
         for place, names in table.names.items():
             replaced = table.replaced[place]
             read = [name for name in names.split() if name not in replaced]

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from ..foreign import PYTHON, Foreign
+from ..foreign import PYTHON, RESTING, SHAKES, SOCKETS, Foreign
 from .guest import Visit, around
 
 UVLOOP = "uvloop"
@@ -31,6 +31,33 @@ LOOPS = (
     Foreign(UVLOOP, ("0.23.0", "0.23.0"), {"uvloop:Loop": "=create_server"}, optional=True),
 )
 """What `on_loops` replaces, if the program imports it."""
+
+OUR_LOOPS = (
+    Foreign(
+        PYTHON,
+        ("3.11", "3.14"),
+        {
+            "asyncio.base_events:BaseEventLoop": "create_server",
+            "asyncio.base_events:Server": "=close",
+        },
+    ),
+    Foreign(UVLOOP, ("0.23.0", "0.23.0"), {"uvloop:Loop": "create_server"}, optional=True),
+)
+"""What a server uses of loops that runs on one of `asyncio.loop_factory`'s."""
+
+SPARED = (
+    SHAKES,
+    Foreign(
+        UVLOOP,
+        ("0.23.0", "0.23.0"),
+        {"uvloop.loop:": "Loop SSLProtocol"},
+        optional=True,
+        without=SHAKES.without,
+    ),
+    RESTING,
+    SOCKETS,
+)
+"""What is used of the connections of both."""
 
 Wrap = Callable[[Any], Any]
 Own = Callable[[Any], float | None]

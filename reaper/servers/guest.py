@@ -99,12 +99,15 @@ class Kind(Column):
             guarded by a protocol of ours.
         starts: The command that starts it, with `{asgi}` or `{wsgi}` for an
             application and `{port}`; empty: programs import it.
+        under: The room of the server that runs in it, whose card then holds; empty:
+            none.
     """
 
     needs: tuple[Foreign, ...] = ()
     called: str = ""
     serves: str = ""
     starts: str = ""
+    under: str = ""
 
 
 class Change(NamedTuple):
@@ -128,8 +131,11 @@ class Card:
         title: Its name, for people.
         needs: The names that every kind of it needs, of the server, which is first, and
             of the packages below it. Nothing is changed unless all of them are there.
-        promised: Names that others have promised, and that are replaced: they are not
-            looked up.
+        promised: Names that others have promised, and that are replaced or overridden:
+            they are not looked up.
+        spared: Names that it gets along without (`Foreign.without`).
+        besides: Names that are looked up, too, where the program asks for more; by what
+            it asks, for people.
         kinds: Its kinds, and what acts in each; the first is meant where none is named.
         changes: What is changed, by the module that the program imports.
         done: What that is, for people, in a cell of a table.
@@ -153,6 +159,8 @@ class Card:
     done: str
     page: str
     promised: tuple[Foreign, ...] = ()
+    spared: tuple[Foreign, ...] = ()
+    besides: Mapping[str, tuple[Foreign, ...]] = field(default_factory=dict)
     family: str = ""
     own: Mapping[str, str] = field(default_factory=dict)
     note: str = ""

@@ -1,9 +1,10 @@
 """A name of another package that nobody has promised stands in a table before it is
 used.
 
-What `reaper/servers/` and `reaper/run/` read, set, wrap or override of others is found
-in their source, and, where a class of ours derives from one of theirs, by looking at
-that class. The tables are the `names.py` of the room, and those it imports.
+What `reaper/servers/`, `reaper/run/` and `reaper/asyncio/` read, set, wrap or override
+of others is found in their source, and, where a class of ours derives from one of
+theirs, by looking at that class. The tables are the `names.py` of the room, and those
+it imports; for asyncio those of `reaper/foreign.py`.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from typing import Any
 
 import pytest
 
+import reaper.foreign
 from reaper.foreign import Foreign
 from reaper.source import known_of
 from tests.house.test_layers import ROOT, TREE, name_of, sources, tree
 
 FILES = [
     path
-    for room in ("reaper/servers", "reaper/run")
+    for room in ("reaper/servers", "reaper/run", "reaper/asyncio")
     for path in sources(room)
     if path.name != "names.py" and "hook" not in path.parts
 ]
@@ -46,11 +48,17 @@ def is_private(name: str) -> bool:
 def tables(path: Path) -> frozenset[str]:
     """The names in the tables that the file *path* may use."""
     folder = path.parent
+    if folder == ROOT / "reaper" / "asyncio":
+        return words_of(reaper.foreign)
     while folder != ROOT / "reaper" and not (folder / "names.py").exists():
         folder = folder.parent
     if folder == ROOT / "reaper":
         return frozenset()
-    module = import_module(f"{name_of(folder / 'names.py')}")
+    return words_of(import_module(f"{name_of(folder / 'names.py')}"))
+
+
+def words_of(module: ModuleType) -> frozenset[str]:
+    """The names in the tables of *module*."""
     found = [value for value in vars(module).values() if isinstance(value, Foreign)]
     words = " ".join(names for table in found for names in table.names.values())
     return frozenset(words.replace("|", " ").replace(".", " ").split())

@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 
+from reaper.foreign import RESTING, SOCKETS
 from reaper.run.command import HOOK, environment_of
 from reaper.run.explain import interpreter_of
-from reaper.servers.cards import card_of
+from reaper.run.touched import lines, tables
+from reaper.servers.cards import card_of, cards
 from scripts.programs.trial import APPS
 from scripts.serving import free_port
 from tests.helpers.reaper_run import PATIENCE, REAPER, run
@@ -152,21 +154,49 @@ def test_explain_lists_what_the_commands_own_package_requires() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("room", ["gunicorn", "uvicorn", "aiohttp"])
 @pytest.mark.parametrize("flags", [(), ("--inside",)])
-def test_explain_lists_each_name_that_would_be_read_or_replaced(flags: tuple[str, ...]) -> None:
-    said = explained(*flags, "--names", "--", sys.executable, "-m", "gunicorn")
-    card = card_of("gunicorn")
-    for table in (*card.tables, *card.promised):
+def test_explain_lists_each_name_that_would_be_read_or_replaced(
+    flags: tuple[str, ...], room: str
+) -> None:
+    said = explained(*flags, "--names", "--", sys.executable, "-m", room)
+    card = card_of(room)
+    for table, whose in tables(card):
+        has = ", if the program has it" * table.optional
+        assert f"(tested: {table.range}){has}{whose}\n" in said
         for place, names in table.names.items():
             (module, _, path), replaced = place.partition(":"), table.replaced[place]
-            lines = [
-                line for line in said.splitlines() if f" {module} {path}".rstrip() + ":" in line
+            listed = [
+                line.replace(";", "").split()
+                for line in said.splitlines()
+                if f" {module} {path}".rstrip() + ":" in line
             ]
-            assert all(any(name in line.split() for line in lines) for name in names.split()), place
-            assert all("replaces" in line for line in lines) is bool(replaced)
-    assert "gunicorn.config Config: replaces worker_class.fget\n" in said
-    assert f"gunicorn {version('gunicorn')} (tested: " in said
+            assert any(
+                {*names.split()} <= {*words} and ("replaces" in words) is bool(replaced)
+                for words in listed
+            ), place
+    assert f"{room} {version(room)} (tested: " in said
     assert ("is guarded from outside;" in said) is (not flags)
+
+
+def all_of(room: str) -> set[str]:
+    """What is listed of a server, a line each."""
+    return set(lines(card_of(room), {}, inside=False))
+
+
+def test_of_a_loop_each_guest_lists_what_it_uses() -> None:
+    for card in cards():
+        if any("reaper.release_buffers" in kind.acts for kind in card.kinds):
+            assert {RESTING, SOCKETS} <= set(card.spared), card.name
+        if card.promised:  # a server that is made here lets go of half a handshake
+            assert "    asyncio.base_events Server: replaces close" in all_of(card.name)
+            assert "    asyncio.sslproto: reads SSLProtocol" in all_of(card.name)
+
+
+def test_of_gunicorn_the_names_of_the_uvicorn_in_it_are_listed() -> None:
+    config = "    uvicorn.config Config: replaces __init__; reads timeout_keep_alive"
+    assert config in all_of("gunicorn") & all_of("uvicorn")
+    assert any("ZttpH2Protocol: reads" in line for line in all_of("uvicorn"))
 
 
 def test_names_are_listed_by_explain_alone() -> None:

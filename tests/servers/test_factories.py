@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import ssl
 import sys
+from asyncio import sslproto
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from reaper.asyncio import tls
 from reaper.asyncio.tls import Door
 from reaper.config import ReaperConfig
 from reaper.servers import factories
@@ -55,6 +58,24 @@ def test_a_handshake_has_our_limit_unless_the_server_names_one(
     assert rest == {}
     assert (made._handshakes.seconds if isinstance(made, Door) else None) == seconds
     assert said == [[]]
+
+
+def test_where_asyncios_protocol_for_tls_is_gone_the_loop_bounds_the_handshake(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(sslproto, "SSLProtocol")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    given: list[Any] = []
+
+    async def create(factory: Any, **options: Any) -> None:
+        given.append((factory, options))
+
+    async def main() -> None:
+        await tls.create_server(create, asyncio.Protocol, {"ssl": context}, 7.0, Mock())
+
+    asyncio.run(main())
+    bound = {"ssl": context, "ssl_handshake_timeout": 7.0}
+    assert given == [(asyncio.Protocol, bound)]
 
 
 def test_the_loop_of_uvloop_is_met_once_whichever_comes_first(

@@ -15,7 +15,7 @@ from ..abilities import (
     WINDOW,
     able,
 )
-from ..factories import LOOPS
+from ..factories import LOOPS, SPARED
 from ..guest import Card, Change, Kind
 from .changes import change
 from .names import ALL
@@ -39,4 +39,5 @@ CARD = Card(
     done="the loop's `create_server` is wrapped, for its protocol factory",
     page="aiohttp",
     promised=LOOPS,
+    spared=SPARED,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...config.effects import Which
 from ..abilities import LEASES, RESETS, TLS, able
-from ..factories import LOOPS
+from ..factories import LOOPS, SPARED
 from ..guest import Card, Change, Kind
 from .changes import change
 from .names import READER, SMTP
@@ -34,5 +34,6 @@ CARD = Card(
     "its command; `SMTP._reader` says whether the session waits for its client",
     page="aiosmtpd",
     promised=LOOPS,
+    spared=SPARED,
     family="no HTTP",
 )

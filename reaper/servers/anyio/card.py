@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...config.effects import Which
+from ...foreign import SOCKETS
 from ..abilities import LEASES, RESETS, able
 from ..guest import Card, Change, Kind
 from .changes import change
@@ -30,6 +31,7 @@ CARD = Card(
     done="`create_tcp_listener` is wrapped, and `accept` of each listener that it makes on "
     "asyncio; `SocketStream._receive_guard` says whether the handler waits",
     page="anyio",
+    spared=(SOCKETS,),
     family="no HTTP",
     note="what `create_tcp_listener` makes, on asyncio",
     library=True,

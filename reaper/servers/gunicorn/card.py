@@ -16,6 +16,7 @@ from ..abilities import (
     TLS,
     able,
 )
+from ..factories import OUR_LOOPS, SPARED
 from ..guest import Card, Change, Kind
 from .changes import config, worker
 from .names import CONFIG, NEEDS, WORKER
@@ -31,6 +32,7 @@ CARD = Card(
             "gunicorn with uvicorn's worker",
             able(ON_TIME, keep_alive=KEEP_ALIVE, drain=Which("at most `--graceful-timeout`")),
             starts="gunicorn {asgi} -k uvicorn.workers.UvicornWorker -b 127.0.0.1:{port}",
+            under="uvicorn",
         ),
         Kind(
             "gunicorn-asgi",
@@ -76,6 +78,8 @@ CARD = Card(
     "row of uvicorn holds for the uvicorn in it. `Worker.init_process` is wrapped to say "
     "where the worker listens",
     page="gunicorn",
+    promised=OUR_LOOPS,
+    spared=SPARED,
     note="with the workers asgi, gthread and uvicorn's; the others from outside",
     below=("uvicorn", "uvicorn_worker"),
 )

@@ -16,7 +16,7 @@ from ..abilities import (
     WINDOW,
     able,
 )
-from ..factories import LOOPS
+from ..factories import LOOPS, SPARED
 from ..guest import Card, Change, Kind
 from .changes import ASYNCIO, TRIO, on_asyncio, on_trio
 from .names import CONFIG, ON_ASYNCIO, ON_TRIO
@@ -62,5 +62,6 @@ CARD = Card(
     "[by stream](timeouts.md#the-cheapest-hold)",
     page="hypercorn",
     promised=LOOPS,
+    spared=SPARED,
     own={"keep_alive": "keep_alive_timeout, 5s unless given"},
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...config.effects import Which
 from ..abilities import ALSO, ASKED, LAST, LEASES, REFUSES, TLS, able
-from ..factories import LOOPS
+from ..factories import LOOPS, SPARED
 from ..guest import Card, Change, Kind
 from .changes import change
 from .names import HTTP, WEBSOCKET
@@ -30,5 +30,6 @@ CARD = Card(
     "`close_if_idle`",
     page="sanic",
     promised=LOOPS,
+    spared=SPARED,
     family="asked",
 )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from ...config.effects import Which
 from ..abilities import ON_TIME, able
+from ..factories import OUR_LOOPS, SPARED
 from ..guest import Card, Change, Kind
 from .changes import change
-from .names import NEEDS, STARTS
+from .names import HTTP2, NEEDS, STARTS
 
 CARD = Card(
     title="uvicorn",
@@ -27,6 +28,9 @@ CARD = Card(
     done="`Config.http` is [the guarded one](uvicorn.md), where it is `auto`, `httptools` or "
     "`h11`, and `zttp` with `--http2`; `Server.startup` is wrapped to say where it listens",
     page="uvicorn",
+    promised=OUR_LOOPS,
+    spared=SPARED,
+    besides={"--http zttp --http2": (HTTP2,)},
     own={"keep_alive": "--timeout-keep-alive, 5s unless given"},
     below=("h11", "httptools", "zttp"),
 )

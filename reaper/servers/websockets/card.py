@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...config.effects import Which
+from ...foreign import RESTING, SOCKETS
 from ..abilities import LEASES, RATES, REFUSES, able
 from ..guest import Card, Change, Kind
 from .changes import change
@@ -29,5 +30,6 @@ CARD = Card(
     changes={"websockets.asyncio.server": Change(change)},
     done="`serve(create_connection=)` is [the guarded one](howto/websockets.md), unless given",
     page="websockets",
+    spared=(RESTING, SOCKETS),
     family="no HTTP",
 )
