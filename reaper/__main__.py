@@ -45,6 +45,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     name = "reaper" if Path(sys.argv[0]).stem == "reaper" else "python -m reaper"
+    if given and given[0] in QUESTIONS:
+        words = f"{given[0]}: a command of the pipeline: write {name} pipeline {given[0]}"
+        print(f"{name}: {words}", file=sys.stderr)
+        return 2
     try:
         parsed = make_parser(name, "".join(given[:1])).parse_args(given)
         status: int = parsed.run(parsed)
@@ -149,6 +153,9 @@ COMMANDS = {
     "pipeline": Command("questions to journals and access logs", _add_pipeline),
 }
 """In the order of `reaper --help`. Two may be added by one: they come together."""
+
+QUESTIONS = ("audit", "advise", "report", "live", "what-if", "losses")
+"""The commands of `reaper pipeline`, which some ask for without that."""
 
 
 def make_parser(name: str, wanted: str | None) -> Parser:

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from reaper.__main__ import COMMANDS, make_parser
+from reaper.__main__ import COMMANDS, QUESTIONS, main, make_parser
+from reaper.config.flags import Parser
 
 LOADED = """
 import contextlib, io, runpy, sys
@@ -39,3 +40,13 @@ def test_a_command_imports_no_other_ones_room() -> None:
     ).stdout  # fmt: skip
     rooms = {name.split(".")[1] for name in said.split()}
     assert not rooms & {"run", "attach", "doctor", "top", "pipeline", "journal"}
+
+
+def test_a_question_of_the_pipeline_is_named_with_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["advise", "--logs", "x"]) == 2
+    assert capsys.readouterr().err.endswith("pipeline advise\n")
+    from reaper.pipeline.cli import add_commands
+
+    commands = Parser().add_subparsers()
+    add_commands(commands)
+    assert tuple(commands.choices) == QUESTIONS

@@ -10,7 +10,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -33,6 +33,27 @@ class Fault(Exception):
     """The arguments cannot be worked with. The message is the one line that is
     shown.
     """
+
+
+def add_format(parser: Parser, known: Iterable[str]) -> None:
+    """Give *parser* the flag that says in which of the *known* formats logs are.
+    `check_format` asks for it: argparse would not say which there are.
+    """
+    parser.add_argument("--format", choices=sorted(known), help="their format")
+    parser.set_defaults(formats=sorted(known))
+
+
+def format_unsaid(arguments: argparse.Namespace) -> str:
+    """That the format of the logs is missing; empty: there are none, or it is not."""
+    if not getattr(arguments, "logs", []) or arguments.format:
+        return ""
+    return f"--logs needs --format, one of {', '.join(arguments.formats)}"
+
+
+def check_format(arguments: argparse.Namespace) -> None:
+    """Raises Fault: the format of the logs is missing."""
+    if missing := format_unsaid(arguments):
+        raise Fault(missing)
 
 
 def duration_ns(text: str) -> int:

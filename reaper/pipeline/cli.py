@@ -21,7 +21,7 @@ from ..errors import NotInstalled, needs, printable
 
 with needs("reaper.pipeline", "idle-reaper[pipeline]"):
     from .advise import command as advise
-    from .arguments import Fault, Run, place
+    from .arguments import Fault, Run, format_unsaid, place
     from .audit import command as audit
     from .engine import NoSpark, line_of
     from .engine.choice import CHOICES
@@ -61,7 +61,6 @@ def add_commands(commands: Any) -> None:
         sub.add_argument(
             "--out",
             type=place,
-            required=True,
             metavar="DIR",
             help="where results go; made if missing",
         )
@@ -84,6 +83,9 @@ def add_commands(commands: Any) -> None:
 def _run(run: Run, arguments: argparse.Namespace) -> int:
     try:
         with needs(arguments.prog, "idle-reaper[pipeline]"):
+            if arguments.out is None:
+                unsaid = format_unsaid(arguments)
+                raise Fault(f"--out DIR is missing: where results go{unsaid and f'; {unsaid}'}")
             progress = progress_on_stderr(arguments.quiet)
             return run(arguments, lambda text: progress(printable(text)))
     except Exception as error:

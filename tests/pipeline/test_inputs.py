@@ -216,6 +216,8 @@ def test_a_missing_or_old_java_is_one_line_that_says_what_to_install(
 
 
 ASKED = "audit --events . --out o"
+LOGS = "alb, caddy, columns, combined, envoy, haproxy, iis, nginx, nginx-json, traefik\n"
+PROXIES = "alb, caddy, envoy, haproxy, nginx, nginx-json, traefik\n"
 CONNECT = "--out o --events hdfs://h/a --master sc://127.0.0.1:1"
 WHAT_IF = "what-if --events . --out o"
 
@@ -236,7 +238,15 @@ WHAT_IF = "what-if --events . --out o"
         ),
         ("audit --events /none --client . --out ./a/b", "no such file or directory: /none"),
         ("advise --out o", "one of --events DIR, --logs FILE and --table FILE must be given"),
-        ("advise --logs x --out o", "--logs needs --format"),
+        ("advise --logs x --out o", f"--logs needs --format, one of {LOGS}"),
+        ("losses --logs x --out o", f"--logs needs --format, one of {PROXIES}"),
+        (
+            "advise --logs x",
+            f"--out DIR is missing: where results go; --logs needs --format, one of {LOGS}",
+        ),
+        ("losses --logs x", f"where results go; --logs needs --format, one of {PROXIES}"),
+        ("losses --logs x --format alb", "--out DIR is missing: where results go\n"),
+        ("audit --events .", "--out DIR is missing: where results go\n"),
         ("advise --logs x --format nginx --out o --from 1h", "--expect are for --events"),
         ("advise --events . --out o --format nginx", "--format is for --logs"),
         ("advise --events . --out o --client .", "unrecognized arguments: --client ."),

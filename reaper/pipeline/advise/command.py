@@ -12,6 +12,8 @@ from ..arguments import (
     AddCommand,
     Fault,
     Progress,
+    add_format,
+    check_format,
     place,
     positive_ns,
     require,
@@ -65,7 +67,7 @@ def add_logs(parser: Parser) -> None:
         metavar="FILE",
         help="access logs instead of journals",
     )
-    parser.add_argument("--format", choices=sorted(FORMATS), help="their format")
+    add_format(parser, FORMATS)
     parser.add_argument(
         "--timeout",
         type=positive_ns,
@@ -86,8 +88,7 @@ def logs_of(arguments: argparse.Namespace) -> AccessLogs | None:
             ", --logs FILE and --table FILE" if hasattr(arguments, "table") else " and --logs FILE"
         )
         raise Fault(f"one of --events DIR{other} must be given, and no more")
-    if arguments.logs and not arguments.format:
-        raise Fault(f"--logs needs --format, one of {', '.join(sorted(FORMATS))}")
+    check_format(arguments)
     if arguments.format and not arguments.logs:
         raise Fault("--format is for --logs: journals have one format")
     if arguments.timeout and arguments.events:

@@ -5,7 +5,17 @@ from __future__ import annotations
 import argparse
 
 from ..advise.access_logs import log_files
-from ..arguments import AddCommand, Progress, place, positive_ns, require, show, write_answer
+from ..arguments import (
+    AddCommand,
+    Progress,
+    add_format,
+    check_format,
+    place,
+    positive_ns,
+    require,
+    show,
+    write_answer,
+)
 from ..read.command import Request, asking
 from .formats import KNOWN
 
@@ -25,7 +35,7 @@ def add(command: AddCommand) -> None:
         metavar="FILE",
         help="logs of the proxy",
     )
-    sub.add_argument("--format", choices=sorted(KNOWN), required=True, help="their format")
+    add_format(sub, KNOWN)
     sub.add_argument(
         "--proxy-idle",
         type=positive_ns,
@@ -36,6 +46,7 @@ def add(command: AddCommand) -> None:
 
 
 def _losses(arguments: argparse.Namespace, progress: Progress) -> int:
+    check_format(arguments)
     require(arguments.logs, arguments.out)
     paths = log_files(arguments.logs)
     idle_s = arguments.proxy_idle / 1e9 if arguments.proxy_idle else None
