@@ -53,3 +53,13 @@ def test_what_breaks_stands_among_the_upgrade_notes() -> None:
         if (code := re.findall(r"`([^`]+)`", path.read_text())[0]) not in newest
     }
     assert not missing
+
+
+def test_each_release_begins_with_what_is_new_for_whom() -> None:
+    releases = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)[1:]
+    for release in releases:
+        name, _, text = release.partition("\n")
+        _, _, head = text.partition("hat is new for you:\n\n")
+        lines = head.partition("\n\n")[0].splitlines()
+        assert 5 <= len(lines) <= 8, name
+        assert all(line.startswith("- *") for line in lines), name
