@@ -21,6 +21,7 @@ CHECK = "those of one final check"
 ENDS = "cancelled all, as the keeper of all ends"
 SORTED = "sorted by turn, not told: a few tenths of a microsecond each"
 BOUNDED = {
+    "asyncio/at_rest.py: RESTING.names": FEW,
     "asyncio/keeper.py: tasks": ENDS,
     "trio/keeper.py: self._scopes": ENDS,
     "asyncio/reaper.py: self._probes": "the reaper stops, and with it the loop of its server",
