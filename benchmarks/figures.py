@@ -42,6 +42,11 @@ def _exchange(found: Results, kind: str, other: str, digits: int) -> str:
     return f"{each[kind]['instructions'] / each[other]['instructions']:.{digits}f}"
 
 
+def _rearmed(found: Results) -> str:
+    timer = found["touch"]["results"]["asyncio call_later + cancel"]["100000"]
+    return f"{1 / timer['lease_to_it']['median']:.0f}"
+
+
 def _wake(found: Results, server: str, other: str) -> str:
     wakes = found["tls-costs"]["results"][server]["wake_us"]
     return f"{median(wakes['guarded']) - median(wakes[other]):.0f}"
@@ -98,7 +103,8 @@ QUOTES: dict[str, list[Quote]] = {
                 _exchange(found, "move_on_after per read", "plain", 1),
                 _exchange(found, "serve_tcp(idle=30)", "plain", 1),
             ],
-        )
+        ),
+        Quote("it takes [{} times as long as a touch]", lambda found: [_rearmed(found)]),
     ],
     "docs/scale.md": [
         Quote(

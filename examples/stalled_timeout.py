@@ -1,49 +1,49 @@
-"""A timeout around each read, and clients whose bytes came while the loop stood still.
-
-A hundred clients connect. The loop is then blocked for three timeouts; meanwhile each
-client sends.
-"""
+"""A timeout around each read, and clients that speak while the loop stands still."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import socket
-import sys
 import threading
 import time
+from asyncio import StreamReader, StreamWriter, Timeout
+from functools import partial
 
 import reaper.asyncio
 
 CLIENTS, IDLE = 100, 0.5
 
 
-async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await reader.read(100):
-        writer.write(data)
-    writer.close()
-
-
-async def echo_with_timeout(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(TimeoutError):
-        while not reader.at_eof():
-            async with asyncio.timeout(IDLE):
-                data = await reader.read(100)
-            writer.write(data)
-    writer.close()
+async def read(way: str, reader: StreamReader, scope: Timeout) -> bytes:
+    if way == "asyncio.timeout":
+        async with asyncio.timeout(IDLE):
+            return await reader.read(100)
+    if way == "asyncio.wait_for":
+        return await asyncio.wait_for(reader.read(100), IDLE)
+    if way == "timeout.reschedule":
+        scope.reschedule(asyncio.get_running_loop().time() + IDLE)
+    return await reader.read(100)
 
 
 async def answered(way: str) -> int:
-    if way == "reaper":
-        server = await reaper.asyncio.start_server(echo, "127.0.0.1", 0, idle=IDLE, tick=0.1)
-    else:
-        server = await asyncio.start_server(echo_with_timeout, "127.0.0.1", 0)
-    async with server:
+    async def echo(reader: StreamReader, writer: StreamWriter) -> None:
+        begun.append(writer)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(None) as scope:
+                while data := await read(way, reader, scope):
+                    writer.write(data)
+        writer.close()
+
+    begun: list[StreamWriter] = []
+    ours = partial(reaper.asyncio.start_server, idle=IDLE, tick=0.1)
+    start = ours if way == "reaper" else asyncio.start_server
+    async with await start(echo, "127.0.0.1", 0) as server:
         address = server.sockets[0].getsockname()
         clients = [socket.create_connection(address) for _ in range(CLIENTS)]
-        await asyncio.sleep(IDLE / 5)  # all are accepted, and none is due
-        sender = threading.Thread(target=lambda: [client.sendall(b"x") for client in clients])
-        sender.start()
+        while len(begun) < CLIENTS:
+            await asyncio.sleep(0)
+        threading.Thread(target=lambda: [client.sendall(b"x") for client in clients]).start()
         time.sleep(3 * IDLE)  # the stall: nothing is read, and no timer fires
         await asyncio.sleep(IDLE / 5)
         got = 0
@@ -56,4 +56,5 @@ async def answered(way: str) -> int:
 
 
 if __name__ == "__main__":
-    print(f"{asyncio.run(answered(sys.argv[1]))} of {CLIENTS} clients got their answer")
+    for way in "asyncio.timeout", "asyncio.wait_for", "timeout.reschedule", "reaper":
+        print(f"{way:20}{asyncio.run(answered(way))} of {CLIENTS} clients got their answer")
