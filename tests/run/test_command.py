@@ -222,9 +222,15 @@ def test_explain_says_that_a_module_of_the_standard_library_has_no_known_server(
 
 
 @pytest.mark.slow
-def test_explain_leaves_to_uvicorn_the_keep_alive_that_a_run_leaves_to_it() -> None:
-    said = explained("--", str(Path(sys.executable).parent / "uvicorn"), "a:b")
-    assert "keep_alive as uvicorn has it (--timeout-keep-alive, 5s unless given)" in said
+@pytest.mark.parametrize(
+    ("server", "own"),
+    [("uvicorn", "--timeout-keep-alive, 5s"), ("gunicorn", "--keep-alive, 2s")],
+)
+def test_explain_leaves_to_a_server_the_keep_alive_that_a_run_leaves_to_it(
+    server: str, own: str
+) -> None:
+    said = explained("--", str(Path(sys.executable).parent / server), "a:b")
+    assert f"keep_alive as {server} has it ({own} unless given)" in said
     assert "keep_alive 1m35s" not in said
     assert "keep_alive 95s" not in said
 

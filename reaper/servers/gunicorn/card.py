@@ -80,6 +80,7 @@ CARD = Card(
     page="gunicorn",
     promised=OUR_LOOPS,
     spared=SPARED,
+    own={"keep_alive": "--keep-alive, 2s unless given"},
     note="with the workers asgi, gthread and uvicorn's; the others from outside",
     below=("uvicorn", "uvicorn_worker"),
 )
