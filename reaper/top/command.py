@@ -95,8 +95,14 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _picture(source: Source) -> Picture:
+    found = source.ask()
+    if found.get("workers") == [] and not found.get("missing"):
+        raise Unreachable(
+            f"{source.name}: no guarded server is known to that status: it sees what "
+            "`--http reaper.uvicorn:Auto` or a worker of reaper.gunicorn guards, not `reaper run`"
+        )
     try:
-        return picture_of(source.ask())
+        return picture_of(found)
     except (KeyError, TypeError, ValueError) as error:
         raise Unreachable(
             f"{source.name} gave a status that cannot be read: {type(error).__name__}: {error}"

@@ -73,7 +73,7 @@ class Http:
                 found = json.loads(response.read(LARGEST))
         except HTTPError as error:
             hint = (
-                "; is there a status? (server_example: --status HOST:PORT)"
+                "; is there a status? (uvicorn: mount reaper.uvicorn.status; else serve_status)"
                 if error.code == 404
                 else ""
             )

@@ -134,6 +134,16 @@ def test_a_status_of_no_worker_is_no_picture() -> None:
         picture_of(status())
 
 
+def test_a_status_beside_reaper_run_says_that_it_does_not_see_what_that_guards() -> None:
+    source = SimpleNamespace(name="http://a/status", ask=status)
+    with pytest.raises(
+        Unreachable, match=r"^http://a/status: no guarded server .* not `reaper run`"
+    ):
+        command._picture(cast("Any", source))
+    with pytest.raises(Unreachable, match="no worker has answered"):
+        command._picture(cast("Any", SimpleNamespace(name="a", ask=lambda: status(missing=[7]))))
+
+
 def test_what_a_peer_chose_reaches_no_terminal_unescaped() -> None:
     evil = "\x1b]0;x\x07\u202e\n\x9b31m"
     lines = drawn(
