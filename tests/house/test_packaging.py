@@ -305,7 +305,7 @@ def test_the_installed_load_generator_passes_the_asyncio_server_of_the_guide(
     programs = re.findall(
         r"```python\n(.*?)```", (ROOT / "docs" / "guide.md").read_text(), re.DOTALL
     )
-    (text,) = (text for text in programs if "reaper.asyncio" in text)
+    (text,) = (text for text in programs if "reaper.asyncio.start_server" in text)
     port = free_port()
     (tmp_path / "server.py").write_text(
         text.replace("8080", str(port)).replace("idle=30", "idle=1")
