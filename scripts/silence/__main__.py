@@ -125,7 +125,9 @@ def text(found: dict[str, dict[str, Any]]) -> str:
         lines.append(f"| {' | '.join(map(str, cells))} | {report['not_judged']} |")
     for server in SERVERS:
         lines += ["", f"## {server.name}", ""]
-        lines += [f"- {line}" for line in faults(found[server.name])] or ["Nothing is wrong."]
+        unjudged = found[server.name]["not_judged"]
+        good = f"Nothing is wrong of what was judged; {unjudged} kinds of client were not."
+        lines += [f"- {line}" for line in faults(found[server.name])] or [good]
     return "\n".join(lines)
 
 

@@ -45,6 +45,12 @@ def test_what_is_wrong_is_said_with_its_source() -> None:
     assert "- asks once: the client lost what it asked for (MUST, RFC 9112 9.3)" in written
 
 
+def test_a_server_without_a_fault_is_not_called_right_of_what_was_not_judged() -> None:
+    report = {"right": 7, "not_judged": 2, "kinds": []}
+    written = text({server.name: report for server in SERVERS})
+    assert "Nothing is wrong of what was judged; 2 kinds of client were not." in written
+
+
 @pytest.mark.parametrize(
     "server", [each for each in SERVERS if each.needs != "go"], ids=lambda each: each.name
 )
