@@ -300,7 +300,7 @@ def guard(
     check_idle(idle)
     if busy is not None:
         check_handler("busy", busy, "function of a transport, or None")
-    watching = serving_reaper(reaper, config, options)
+    watching = serving_reaper(reaper, config, options, idle)
     kernel_must_tell()
 
     class Plain(OnTransport):

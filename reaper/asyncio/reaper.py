@@ -294,13 +294,16 @@ def reaper_of(
 
 
 def serving_reaper(
-    reaper: AsyncioReaper | None, config: ReaperConfig | None, options: Options
+    reaper: AsyncioReaper | None,
+    config: ReaperConfig | None,
+    options: Options,
+    idle: float | None = None,
 ) -> Callable[[], AsyncioReaper]:
     """A function that returns the reaper that watches for a server; call it in the
     loop.
 
-    That is *reaper* if it is given; one of the server's own if *config* or any of
-    *options* is; otherwise the loop's.
+    That is *reaper* if it is given; one of the server's own, with *idle*, if *config*
+    or any of *options* is; otherwise the loop's.
 
     Raises:
         InvalidArgument: by name and value; or *reaper* is given together with *config*
@@ -309,8 +312,8 @@ def serving_reaper(
     """
     if not isinstance(reaper, AsyncioReaper | None):
         raise InvalidArgument(f"reaper must be an AsyncioReaper or None, got {shown(reaper)}")
-    check_options(config, None, options)
     given = [name for name, value in {"config": config, **options}.items() if value is not None]
+    check_options(config, idle if given else None, options)  # another's tick is not known here
     if not given:
         return reaper_of if reaper is None else lambda: reaper
     if reaper is not None:
@@ -321,7 +324,7 @@ def serving_reaper(
 
     def own() -> AsyncioReaper:
         if not made:
-            made.append(AsyncioReaper(config, **options))
+            made.append(AsyncioReaper(config, idle=idle, **options))
             made[0].start()
         return made[0]
 

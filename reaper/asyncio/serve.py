@@ -177,7 +177,7 @@ async def start_server(
     of_reaper: Any = {
         name: of_loop.pop(name) for name in Options.__annotations__ if name in of_loop
     }
-    watcher = serving_reaper(reaper, config, of_reaper)()
+    watcher = serving_reaper(reaper, config, of_reaper, idle)()
     loop = asyncio.get_running_loop()
 
     def cut(writer: Any) -> None:

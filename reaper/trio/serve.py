@@ -62,7 +62,7 @@ async def serve_tcp(
     check_options(config, idle, options)
     listeners = await trio.open_tcp_listeners(port, host=host, backlog=backlog)
     with _listening(listeners) as sockets:
-        async with open_reaper(config, **options) as reaper:
+        async with open_reaper(config, idle=idle, **options) as reaper:
 
             async def handle(connected: socket.socket) -> None:
                 # This server may have been cancelled in the moment of the accept, and
@@ -126,7 +126,7 @@ async def serve_parked(
     listeners = await trio.open_tcp_listeners(port, host=host, backlog=backlog)
     with _listening(listeners) as sockets:
         async with (
-            open_reaper(config, **options) as reaper,
+            open_reaper(config, idle=idle, **options) as reaper,
             reaper.parking_lot(handler, idle, linger=linger, tls=tls) as lot,
             trio.open_nursery() as nursery,
         ):

@@ -29,7 +29,7 @@ from reaper.asyncio import start_server
 from reaper.asyncio.guards import guarded as guarding
 from reaper.attach import Guard
 from reaper.driver.driver import Driver
-from reaper.driver.options import Options
+from reaper.driver.options import Options, _warn_of_a_coarse_tick
 from reaper.driver.watched import check_probe
 from reaper.trio import serve_parked, serve_tcp
 from tests.helpers.loops import Asyncio, Trio
@@ -415,3 +415,41 @@ async def test_a_repr_says_what_it_is_and_how_it_is() -> None:
             assert repr(connection) == "<Connection 1 armed, idle=5.0 s, reason 'idle'>"
         assert repr(connection) == "<Connection 1 ended, reason None>"
     assert "ended, 0 connections" in repr(r)
+
+
+@pytest.mark.parametrize(
+    ("idle", "tick", "said"),
+    [(300.0, 60.0, []), (2.0, 3.0, ["tick 3s is not shorter than idle 2s"])],
+)
+@pytest.mark.parametrize("serve", ["serve_tcp", "serve_parked", "start_server", "guard"])
+def test_a_tick_is_compared_with_the_idle_of_the_call_and_not_with_the_default(
+    serve: str, idle: float, tick: float, said: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def on_asyncio() -> None:
+        if serve == "guard":
+            reaper.asyncio.guard(asyncio.Protocol, idle, tick=tick)
+        else:
+            (await start_server(lambda *_: None, "127.0.0.1", 0, idle=idle, tick=tick)).close()
+
+    async def on_trio() -> None:
+        serving: Any = serve_tcp if serve == "serve_tcp" else serve_parked
+        async with trio.open_nursery() as nursery:
+            await nursery.start(
+                partial(serving, handler, 0, host="127.0.0.1", idle=idle, tick=tick)
+            )
+            nursery.cancel_scope.cancel()
+
+    _warn_of_a_coarse_tick.cache_clear()
+    trio.run(on_trio) if serve.startswith("serve") else asyncio.run(on_asyncio())
+    assert [message.partition(":")[0] for message in caplog.messages] == said
+
+
+@pytest.mark.anyio
+async def test_the_tick_of_a_reaper_that_is_given_is_not_taken_for_the_default(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    _warn_of_a_coarse_tick.cache_clear()
+    async with reaper.asyncio.open_reaper(tick=0.1) as r:
+        reaper.asyncio.guard(asyncio.Protocol, idle=1.0, reaper=r)
+        (await start_server(lambda *_: None, "127.0.0.1", 0, idle=1.0, reaper=r)).close()
+    assert not [said for said in caplog.messages if "is not shorter than" in said]
