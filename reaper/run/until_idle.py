@@ -41,6 +41,11 @@ UNCONNECTED, TIME_WAIT = "07", "06"
 ACCEPTS = 0x10000
 """Of the flags in /proc/net/unix: the socket listens."""
 
+OWN = "@reaper-"
+"""What the names of our own sockets begin with there, by which the processes of a
+guarded server find each other (`report`, `servers.workers`): nobody is served by them.
+"""
+
 
 class Presence:
     """Whether anybody may be connected to a process and those that come from it.
@@ -148,7 +153,11 @@ class Presence:
         """A unix socket that listens is no hindrance while nobody is connected to it:
         those that are, accepted or not, have its name.
         """
-        rows = [words for words in _rows(f"/proc/{self.pid}/net/unix") if len(words) > 7]
+        rows = [
+            words
+            for words in _rows(f"/proc/{self.pid}/net/unix")
+            if len(words) > 7 and not words[7].startswith(OWN)
+        ]
         served = {
             words[7] for words in rows if int(words[3], 16) & ACCEPTS and int(words[6]) in held
         }

@@ -201,20 +201,28 @@ GUARDED = {
 }
 
 
+TWO_WORKERS = {
+    "uvicorn": [*GUARDED["uvicorn"], "--workers", "2"],
+    "hypercorn": [*GUARDED["hypercorn"], "--workers", "2"],
+}
+
+
+def _guarded(folder: Path, command: list[str]) -> Life:
+    """A life of *command*, arguments of Python, in *folder*."""
+    life = Life.__new__(Life)
+    life.port = free_port()
+    words = [*REAPER, "run", "--inside", "--exit-when-idle", "2s", "--tick", "200ms", "--"]
+    words += [sys.executable, *(word.replace("PORT", str(life.port)) for word in command)]
+    life.process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, cwd=folder)
+    return life
+
+
 @pytest.mark.parametrize("name", GUARDED)
 def test_a_request_whose_client_has_left_keeps_it(
     tmp_path: Path, lives: list[Life], name: str
 ) -> None:
     (tmp_path / "works.py").write_text(WORKS)
-    port = free_port()
-    words = [word.replace("PORT", str(port)) for word in GUARDED[name]]
-    life = Life.__new__(Life)
-    life.port = port
-    command = [*REAPER, "run", "--inside", "--exit-when-idle", "2s", "--tick", "200ms", "--"]
-    life.process = subprocess.Popen(
-        [*command, sys.executable, *words], stderr=subprocess.PIPE, text=True, cwd=tmp_path
-    )
-    lives.append(life)
+    lives.append(life := _guarded(tmp_path, GUARDED[name]))
     wait_until(life.listens)
     with closing(life.connect()) as client:
         client.sendall(b"GET %s/done HTTP/1.1\r\nHost: a\r\n\r\n" % os.fsencode(tmp_path))
@@ -223,6 +231,35 @@ def test_a_request_whose_client_has_left_keeps_it(
     assert life.ends()[0] == 0
     assert (tmp_path / "done").read_text() == "in peace"
     assert time.time() - (tmp_path / "done").stat().st_mtime >= IDLE
+
+
+@pytest.mark.parametrize("name", GUARDED)
+def test_one_that_begins_slowly_is_not_ended_before_it_listens(
+    tmp_path: Path, lives: list[Life], name: str
+) -> None:
+    """hypercorn says that it is guarded before its worker has imported what it
+    serves.
+    """
+    (tmp_path / "works.py").write_text(f"import time; time.sleep({2 * IDLE})\n{WORKS}")
+    lives.append(life := _guarded(tmp_path, GUARDED[name]))
+    wait_until(life.listens)
+    listened = time.monotonic()
+    status, said = life.ends()
+    assert status == 0
+    assert time.monotonic() - listened >= IDLE
+    assert "keeps it running" not in said
+
+
+@pytest.mark.parametrize("name", TWO_WORKERS)
+def test_workers_that_find_each_other_do_not_keep_it(
+    tmp_path: Path, lives: list[Life], name: str
+) -> None:
+    (tmp_path / "works.py").write_text(WORKS)
+    lives.append(life := _guarded(tmp_path, TWO_WORKERS[name]))
+    wait_until(life.listens)
+    status, said = life.ends()
+    assert status == 0
+    assert "keeps it running" not in said
 
 
 def _children(pid: int) -> list[int]:
