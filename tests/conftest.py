@@ -23,6 +23,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from loadgen.plan.capacity import raise_descriptor_limit
+
 # How fast examples are made is an affair of the machine, which may be busy.
 ANY_PACE: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("dev", **ANY_PACE)
@@ -40,6 +42,9 @@ if sys.dont_write_bytecode:
 # As in a shell that has this environment activated. Spark's workers are the first
 # python3 of the path otherwise, which may be another Python.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+# An ordinary user's soft limit is 1,024, of which a crowd in one process is more.
+raise_descriptor_limit()
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what runs in its background with Ctrl-C ignored, programs inherit

@@ -9,10 +9,11 @@ Prints a line of JSON: how many of the one's were `refused`, and how many of the
 from __future__ import annotations
 
 import json
-import resource
 import socket
 import sys
 from contextlib import ExitStack, suppress
+
+from loadgen.plan.capacity import raise_descriptor_limit
 
 PATIENCE = 20.0
 """Seconds for one connection, and for its answer."""
@@ -52,6 +53,5 @@ def tried(port: int, count: int, honest: int) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    raise_descriptor_limit()
     print(json.dumps(tried(*map(int, sys.argv[1:]))))

@@ -4,6 +4,7 @@ process, and a test that hangs fails.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -59,7 +60,8 @@ def test_a_skip_fails_a_run_that_allows_none(tmp_path: Path) -> None:
         "2",
         ".",
     ]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    environment = os.environ | {"PYTHONPATH": str(TESTS_FOLDER.parent)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "--no-skips: 2 skipped" in done.stdout
     assert "1 passed, 2 skipped" in done.stdout
