@@ -46,9 +46,10 @@ async def answer(keeper: Any, reader: asyncio.StreamReader, writer: asyncio.Stre
 
 async def main(port: int, idle: float = 60.0) -> None:
     async with reaper.asyncio.open_keeper(make, end, idle=idle, tick=idle / 10, most=50) as keeper:
-        server = await asyncio.start_server(partial(answer, keeper), "127.0.0.1", port)
-        async with server:
-            await server.serve_forever()
+        await asyncio.start_server(partial(answer, keeper), "127.0.0.1", port)
+        # Not `serve_forever`, which from Python 3.12 on ends when the last client has
+        # left.
+        await asyncio.Event().wait()
 
 
 if __name__ == "__main__":

@@ -257,6 +257,14 @@ def test_a_sandbox_is_kept_while_it_works_and_ended_when_nobody_asks(tmp_path: P
         assert "Traceback" not in server.said()
 
 
+def test_ctrl_c_waits_for_no_client_of_a_keeper(tmp_path: Path) -> None:
+    with example(tmp_path, "keeper_processes", "0.4") as server, connect(server) as carol:
+        carol.sendall(b"carol 1+2\n")
+        assert heard(carol, b"3\n") == b"3\n"
+        os.kill(server.pid, signal.SIGINT)
+        assert server.end() == 0
+
+
 def test_a_model_is_loaded_once_for_all_who_ask_and_leaves_memory(tmp_path: Path) -> None:
     with example(tmp_path, "keeper_model", "1") as server:
 

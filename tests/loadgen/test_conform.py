@@ -168,8 +168,12 @@ def test_no_two_faults_have_one_name() -> None:
 def test_a_client_from_afar_that_leaves_early_forgets_what_was_not_sent_yet() -> None:
     kind = replace(KIND["asks five times at once"], lag=5.0)
 
+    async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
     async def leave() -> None:
-        async with await asyncio.start_server(lambda *_: None, "127.0.0.1", 0) as server:
+        async with await asyncio.start_server(hear, "127.0.0.1", 0) as server:
             await played(kind, server.sockets[0].getsockname(), 0.01)
 
     with warnings.catch_warnings(record=True) as found:
