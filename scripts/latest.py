@@ -40,6 +40,9 @@ PACKAGES = (*(card.name for card in cards()), *BELOW)
 ROOMS = ("servers", "run", "adapters", "asyncio", "trio")
 """The folders of tests/ that are run."""
 
+LONGEST_HEAD = 127
+"""Bytes of a script's first line that every kernel reads."""
+
 HELD_TO_PINS = ("said_to_be_tested", "latest_version_that_is_named")
 """Parts of the names of tests that compare what is installed with the tested ranges."""
 
@@ -74,10 +77,35 @@ def take_commands(below: Path, python: Path) -> None:
         own = python.parent / command.name
         if own.exists() or not command.is_file():
             continue
-        first, _, rest = command.read_bytes().partition(b"\n")
-        if first.startswith(f"#!{below}/python".encode()):
-            own.write_bytes(f"#!{python}\n".encode() + rest)
+        if (program := program_of(command, below)) is not None:
+            own.write_bytes(shebang(python) + program)
             own.chmod(0o755)
+
+
+def program_of(command: Path, below: Path) -> bytes | None:
+    """What a Python in the folder *below* runs as *command*; None: it is no script of
+    such a one.
+    """
+    first, _, rest = command.read_bytes().partition(b"\n")
+    if first.startswith(f"#!{below}/python".encode()):
+        return rest
+    begin, _, rest = rest.partition(b"\n")
+    if first == b"#!/bin/sh" and begin.startswith(
+        (f"'''exec' {below}/python".encode(), f"'''exec' \"{below}/python".encode())
+    ):
+        return rest.partition(b"\n")[2]
+    return None
+
+
+def shebang(python: Path) -> bytes:
+    """The head of a script that *python* runs. Where its path is too long for the
+    kernel, or has a blank, a shell finds it, by lines that are a string to Python: as
+    pip does.
+    """
+    plain = f"#!{python}\n".encode()
+    if len(plain) <= LONGEST_HEAD and b" " not in plain:
+        return plain
+    return f"#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''\n".encode()
 
 
 def run_tests(python: Path, arguments: Sequence[str]) -> int:
