@@ -9,9 +9,7 @@ hundred leases.
 from __future__ import annotations
 
 import random
-import sys
-from collections.abc import Callable, Sequence
-from types import FrameType
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import hypothesis.strategies as st
@@ -22,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from reaper import Expiry, IdleReaper, Lease, TimingWheel
 from reaper.core import agenda, slots, sweep, wheel
 from reaper.core import reaper as core_module
+from tests.helpers.lines import Lines
 
 CHUNK = 4
 STEPS_PER_CALL, STEPS_PER_SLOT = 24, 6
@@ -69,28 +68,13 @@ STEPS = st.sampled_from([0.0, 0.1, 0.5, 0.5, 1.0, 3.0, COARSE / 2, COARSE, 5000.
 SHARES = st.sampled_from([0.1, 0.5, 1.0])
 
 
-class Lines:
-    """Counts the lines that are executed in the core."""
+lines = Lines("/reaper/core/")
 
-    def __init__(self) -> None:
-        self.count = 0
 
-    def local(self, frame: FrameType, event: str, arg: object) -> Any:
-        self.count += event == "line"
-        return self.local
-
-    def begin(self, frame: FrameType, event: str, arg: object) -> Any:
-        return self.local if "/reaper/core/" in frame.f_code.co_filename else None
-
-    def of(self, call: Callable[..., Any], *args: Any, **named: Any) -> tuple[Any, int]:
-        """What *call* returns, and the lines it has taken."""
-        before, self.count = sys.gettrace(), 0
-        sys.settrace(self.begin)
-        try:
-            found = call(*args, **named)
-        finally:
-            sys.settrace(before)
-        return found, self.count
+@pytest.fixture(scope="module", autouse=True)
+def _lines_are_counted() -> Iterator[None]:
+    with lines:
+        yield
 
 
 def make_small(patch: pytest.MonkeyPatch, *, rounds: bool = False) -> None:
@@ -129,7 +113,6 @@ class Adversary(RuleBasedStateMachine):
         far: TimingWheel[Any] = self.core._agenda.far
         far.schedule(WHEEL_SIZE**LEVELS - WHEEL_SIZE ** (LEVELS - 1), None).cancel()
         self.now = 1000.0
-        self.lines = Lines()
         self.choose = random.Random(7)
         self.uids = 0
         self.leases: list[Lease] = []
@@ -141,8 +124,8 @@ class Adversary(RuleBasedStateMachine):
         self.patch.undo()
 
     def short(self, call: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        found, lines = self.lines.of(call, *args, **named)
-        assert lines <= MOST_LINES, f"{call.__name__} took {lines} lines, {len(self.core)} leases"
+        found, count = lines.of(call, *args, **named)
+        assert count <= MOST_LINES, f"{call.__name__} took {count} lines, {len(self.core)} leases"
         return found
 
     def due(self, lease: Lease) -> float:
@@ -267,9 +250,21 @@ def core(monkeypatch: pytest.MonkeyPatch) -> IdleReaper:
 
 
 def short(call: Callable[..., Any], *args: Any) -> Any:
-    found, lines = Lines().of(call, *args)
-    assert lines <= MOST_LINES, f"{call.__name__} took {lines} lines"
+    found, count = lines.of(call, *args)
+    assert count <= MOST_LINES, f"{call.__name__} took {count} lines"
     return found
+
+
+def test_a_pass_in_one_line_counts_by_what_it_passes_over(core: IdleReaper) -> None:
+    """On every CPython; of what they tell of such a loop each has its own idea."""
+    counts = []
+    for number in 10, 90:
+        for uid in range(number * CHUNK):
+            lease = core.register((number, uid), 9.0, 0.0)
+        size, count = lines.of(lease._slot.__len__)
+        counts.append(count)
+    assert size == 100 * CHUNK
+    assert counts[1] - counts[0] == 90
 
 
 def test_a_slot_whose_leases_have_all_spoken_is_moved_by_short_calls(core: IdleReaper) -> None:
