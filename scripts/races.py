@@ -30,7 +30,7 @@ from typing import Any
 from reaper.html.units import spoken
 from reaper.pipeline.engine import embedded, use
 from reaper.pipeline.losses.formats import KNOWN
-from reaper.pipeline.losses.run import losses
+from reaper.pipeline.losses.run import AT_ONCE_S, losses
 
 from . import marked
 from .serving import free_port, serving
@@ -156,15 +156,24 @@ def uvicorn(folder: Path, keep_alive: int) -> Iterator[int]:
         yield port
 
 
-def asked(port: int, rests: list[float], path: str = "/", *, afresh: bool = False) -> int:
+def asked(
+    port: int,
+    rests: list[float],
+    path: str = "/",
+    *,
+    afresh: bool = False,
+    late: list[float] | None = None,
+) -> int:
     """POST after each of *rests*, on one connection as long as it lasts, or each on a
     connection of its own (*afresh*). Returns how many were lost: answered by 502, or
-    not at all.
+    not at all. To *late* the seconds are added of those that took longer than a race
+    does: the machine paused, and a log tells them from no server that died at work.
     """
     headers = {"Connection": "close"} if afresh else {}
     lost, client = 0, http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     for rest in rests:
         time.sleep(rest)
+        before, began = lost, time.monotonic()
         try:
             client.request("POST", path, b"x", headers)
             answer = client.getresponse()
@@ -173,6 +182,9 @@ def asked(port: int, rests: list[float], path: str = "/", *, afresh: bool = Fals
         except (OSError, http.client.HTTPException):
             client.close()
             lost += 1
+        took = time.monotonic() - began
+        if late is not None and lost > before and took > AT_ONCE_S:
+            late.append(took)
     client.close()
     return lost
 
