@@ -176,3 +176,5 @@ async def test_a_server_of_streams_need_not_hold_the_writer_of_a_client_that_is_
             async with asyncio.timeout(PATIENCE):
                 assert await reader.read() == BUSY
             writer.close()
+            while watcher.refusing:  # the server has not heard of that yet
+                await asyncio.sleep(0.01)
