@@ -19,30 +19,25 @@ from .guest import Visit, around
 
 UVLOOP = "uvloop"
 
-LOOPS = (
-    Foreign(
-        PYTHON,
-        ("3.11", "3.14"),
-        {
-            "asyncio.base_events:BaseEventLoop": "=create_server",
-            "asyncio.base_events:Server": "=close",
-        },
-    ),
-    Foreign(UVLOOP, ("0.23.0", "0.23.0"), {"uvloop:Loop": "=create_server"}, optional=True),
-)
+
+def _loops(create: str) -> tuple[Foreign, ...]:
+    """What is used of the loops of asyncio and uvloop, whose `create_server` is called
+    *create* here: with `=` it is replaced.
+    """
+    of_asyncio = {
+        "asyncio.base_events:BaseEventLoop": create,
+        "asyncio.base_events:Server": "=close",
+    }
+    return (
+        Foreign(PYTHON, ("3.11", "3.14"), of_asyncio),
+        Foreign(UVLOOP, ("0.23.0", "0.23.0"), {"uvloop:Loop": create}, optional=True),
+    )
+
+
+LOOPS = _loops("=create_server")
 """What `on_loops` replaces, if the program imports it."""
 
-OUR_LOOPS = (
-    Foreign(
-        PYTHON,
-        ("3.11", "3.14"),
-        {
-            "asyncio.base_events:BaseEventLoop": "create_server",
-            "asyncio.base_events:Server": "=close",
-        },
-    ),
-    Foreign(UVLOOP, ("0.23.0", "0.23.0"), {"uvloop:Loop": "create_server"}, optional=True),
-)
+OUR_LOOPS = _loops("create_server")
 """What a server uses of loops that runs on one of `asyncio.loop_factory`'s."""
 
 SPARED = (
