@@ -11,9 +11,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,16 +47,24 @@ server.serve_forever()
 """
 
 
-class Life:
-    """One run of the server below `reaper run --exit-when-idle`."""
+UNTIL_IDLE = [*REAPER, "run", "--inside", "--exit-when-idle", "2s", "--tick", "200ms", "--"]
 
-    def __init__(self, folder: Path, *words: str) -> None:
-        program = folder / "server.py"
-        program.write_text(SERVER)
-        self.port = int(words[0])
-        command = [*REAPER, "run", "--inside", "--exit-when-idle", "2s", "--tick", "200ms", "--"]
-        command += [sys.executable, str(program), *words]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+class Life:
+    """One run of *command*, arguments of Python, below `reaper run --exit-when-idle`;
+    it listens on *port*.
+
+    Args:
+        below: The command that starts all that; none: it is started as it is.
+        options: Of `Popen`.
+    """
+
+    def __init__(
+        self, port: int, command: Sequence[str], below: Sequence[str] = (), **options: Any
+    ) -> None:
+        self.port = port
+        words = [*below, *UNTIL_IDLE, sys.executable, *command]
+        self.process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, **options)
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
@@ -73,6 +82,17 @@ class Life:
         return self.process.returncode, said
 
 
+def echoes(folder: Path, *words: str) -> Life:
+    """A life of the server above, with *words*: its port, and what else it takes."""
+    return Life(int(words[0]), [_server(folder), *words])
+
+
+def _server(folder: Path) -> str:
+    program = folder / "server.py"
+    program.write_text(SERVER)
+    return str(program)
+
+
 @pytest.fixture
 def lives() -> Iterator[list[Life]]:
     started: list[Life] = []
@@ -86,7 +106,7 @@ def lives() -> Iterator[list[Life]]:
 
 
 def test_it_ends_with_0_once_nobody_has_been_connected(tmp_path: Path, lives: list[Life]) -> None:
-    lives.append(life := Life(tmp_path, str(free_port())))
+    lives.append(life := echoes(tmp_path, str(free_port())))
     wait_until(life.listens)
     chance = random.Random(5)
     for _ in range(4):
@@ -104,7 +124,7 @@ def test_it_ends_with_0_once_nobody_has_been_connected(tmp_path: Path, lives: li
 
 
 def test_who_waits_to_be_accepted_keeps_it(tmp_path: Path, lives: list[Life]) -> None:
-    lives.append(life := Life(tmp_path, str(free_port())))
+    lives.append(life := echoes(tmp_path, str(free_port())))
     wait_until(life.listens)
     server = next(iter(_children(life.process.pid)))
     os.kill(server, signal.SIGSTOP)
@@ -117,7 +137,7 @@ def test_who_waits_to_be_accepted_keeps_it(tmp_path: Path, lives: list[Life]) ->
 
 
 def test_what_cannot_be_seen_keeps_it_and_is_named(tmp_path: Path, lives: list[Life]) -> None:
-    lives.append(life := Life(tmp_path, str(free_port()), "udp"))
+    lives.append(life := echoes(tmp_path, str(free_port()), "udp"))
     wait_until(life.listens)
     time.sleep(2 * IDLE)
     assert life.process.poll() is None
@@ -209,12 +229,8 @@ TWO_WORKERS = {
 
 def _guarded(folder: Path, command: list[str]) -> Life:
     """A life of *command*, arguments of Python, in *folder*."""
-    life = Life.__new__(Life)
-    life.port = free_port()
-    words = [*REAPER, "run", "--inside", "--exit-when-idle", "2s", "--tick", "200ms", "--"]
-    words += [sys.executable, *(word.replace("PORT", str(life.port)) for word in command)]
-    life.process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, cwd=folder)
-    return life
+    port = free_port()
+    return Life(port, [word.replace("PORT", str(port)) for word in command], cwd=folder)
 
 
 @pytest.mark.parametrize("name", GUARDED)
@@ -269,16 +285,5 @@ def _children(pid: int) -> list[int]:
 def _activated(folder: Path, port: int, descriptor: int) -> Life:
     """A life that is started as systemd starts it: the socket is its descriptor 3."""
     script = f'exec 3<&{descriptor}; export LISTEN_FDS=1 LISTEN_PID=$$; exec "$@"'
-    life = Life.__new__(Life)
-    program = folder / "server.py"
-    program.write_text(SERVER)
-    words = [*REAPER, "run", "--inside", "--exit-when-idle", "2s", "--tick", "200ms", "--"]
-    words += [sys.executable, str(program), str(port)]
-    life.port = port
-    life.process = subprocess.Popen(
-        ["bash", "-c", script, "bash", *words],
-        stderr=subprocess.PIPE,
-        text=True,
-        pass_fds=[descriptor],
-    )
-    return life
+    command = [_server(folder), str(port)]
+    return Life(port, command, below=["bash", "-c", script, "bash"], pass_fds=[descriptor])
