@@ -38,6 +38,7 @@ from tests.helpers import broken, broken_http2
 from tests.helpers.broken import LIMIT, Broken
 from tests.helpers.broken_http2 import BrokenHttp2
 from tests.helpers.loops import VirtualLoop
+from tests.helpers.server_process import PATIENCE
 
 NAMES = ("first_byte", "headers", "body", "keep_alive", "write", "tunnel")
 LIMITS = {name: Limit(LIMIT) for name in NAMES}
@@ -168,13 +169,21 @@ def test_no_two_faults_have_one_name() -> None:
 def test_a_client_from_afar_that_leaves_early_forgets_what_was_not_sent_yet() -> None:
     kind = replace(KIND["asks five times at once"], lag=5.0)
 
-    async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-        writer.close()
-
     async def leave() -> None:
+        gone = asyncio.Event()
+
+        async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with suppress(ConnectionError):
+                await reader.read()
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+            gone.set()
+
         async with await asyncio.start_server(hear, "127.0.0.1", 0) as server:
             await played(kind, server.sockets[0].getsockname(), 0.01)
+            async with asyncio.timeout(PATIENCE):  # the server has not heard of that yet
+                await gone.wait()
 
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
