@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import itertools
 import selectors
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from types import ModuleType
 from typing import Any
@@ -22,6 +23,10 @@ import reaper.asyncio
 import reaper.trio
 
 Body = Callable[[], Coroutine[Any, Any, Any]]
+
+
+RESOLUTION = time.get_clock_info("monotonic").resolution
+"""Seconds by which asyncio may call a timer early."""
 
 
 class _Jumping(selectors.DefaultSelector):
@@ -36,7 +41,11 @@ class _Jumping(selectors.DefaultSelector):
             ready = super().select(self.grace)
         if ready or timeout is None or timeout <= 0:
             return ready if timeout is not None else super().select(None)
-        self.loop.now += timeout
+        # asyncio calls the timers of the next nanosecond, too. Time passes then: who
+        # waits until then would else wait for ever.
+        soon = self.loop.now + timeout + RESOLUTION
+        timers = (each.when() for each in self.loop._scheduled)  # type: ignore[attr-defined]
+        self.loop.now = max((when for when in timers if when < soon), default=soon - RESOLUTION)
         return []
 
 
