@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from ..errors import HookErrors
@@ -476,6 +476,19 @@ def bind(
     if reports:
         found["__init__"] = _begin_reporting
     for name, body in ("touch", _reporting_touch if reports else _touch), ("release", _release):
-        found[name] = FunctionType(body.__code__.replace(co_name=name), namespace, name)
+        found[name] = _defined(body.__code__.replace(co_name=name), namespace)
         found[name].__doc__ = getattr(Lease, name).__doc__
     return type("Lease", (base,), found)
+
+
+def _defined(code: CodeType, namespace: dict[str, Any]) -> Any:
+    """A function of *code* whose globals are *namespace*, made as a `def` there makes
+    it: CPython 3.13 never specializes a call of one that `FunctionType` has made.
+    """
+    outer = _define.__code__
+    consts = (code if isinstance(each, CodeType) else each for each in outer.co_consts)
+    return FunctionType(outer.replace(co_consts=tuple(consts)), namespace)()
+
+
+def _define() -> Any:
+    return lambda: None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import gc
 import subprocess
 import sys
@@ -213,6 +214,18 @@ def test_two_cores_do_not_share_what_the_interpreter_learns_about_touch() -> Non
     a.touch()
     assert b._epoch is two._open
     assert a._epoch is one._open
+
+
+def test_the_interpreter_learns_to_call_a_touch_as_it_calls_what_def_made() -> None:
+    lease = IdleReaper().register("a", timeout=1.0, now=0.0)
+
+    def touches() -> None:
+        for _ in range(1000):
+            lease.touch()
+
+    touches()
+    learnt = {each.opname for each in dis.get_instructions(touches, adaptive=True)}
+    assert "CALL_PY_EXACT_ARGS" in learnt
 
 
 def test_the_defaults_are_those_of_the_documentation() -> None:
