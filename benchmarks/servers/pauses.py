@@ -91,9 +91,11 @@ class Live:
         self._clocks = [~pid << 3 | 2 for pid in serving.tree(self._server.pid)]
 
     def settle(self) -> None:
-        """Return once a question of this phase has been answered."""
+        """Return once a question of this phase has been answered, and its work is
+        known: the kernel may tell of a millisecond only later.
+        """
         until = time.monotonic() + PATIENCE
-        while not self.asked[self.phase] and time.monotonic() < until:
+        while not self.longest[self.phase][1] and time.monotonic() < until:
             time.sleep(EVERY)
 
     def end(self) -> None:
@@ -101,26 +103,33 @@ class Live:
         self._over.set()
         self._thread.join()
 
-    def worked(self) -> float:
-        """Seconds of processor time of the server's processes so far, but for those
-        that have ended.
+    def worked(self) -> dict[int, int]:
+        """Nanoseconds of processor time of the server's processes so far, by the clock
+        of each.
         """
-        total = 0
+        found = {}
         for clock in self._clocks:
             with suppress(OSError):
-                total += time.clock_gettime_ns(clock)
-        return total / 1e9
+                found[clock] = time.clock_gettime_ns(clock)
+        return found
 
-    def waited(self, since: float, worked: float, phase: str) -> None:
-        """Note a wait that began at *since*, when the server had *worked* so long."""
+    def waited(self, since: float, worked: dict[int, int], phase: str) -> None:
+        """Note a wait that began at *since*, when the server's processes had *worked*
+        so long. Those that have come or ended meanwhile are not in it.
+        """
         longest = self.longest[phase]
         longest[0] = max(longest[0], time.monotonic() - since)
-        longest[1] = max(longest[1], self.worked() - worked)
+        work = 0
+        for clock, before in worked.items():
+            with suppress(OSError):
+                work += time.clock_gettime_ns(clock) - before
+        longest[1] = max(longest[1], work / 1e9)
         self.asked[phase] += 1
 
     def _run(self) -> None:
         while not self._over.is_set():
             with suppress(OSError), self._dial() as client:
+                self.look()  # at a reload it may be another process that answers from here on
                 while not self._over.is_set() and self._once(client):
                     time.sleep(EVERY)
             time.sleep(EVERY)

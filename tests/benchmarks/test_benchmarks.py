@@ -184,6 +184,14 @@ def test_the_work_in_a_wait_is_the_processor_time_of_the_server_and_the_most_is_
     assert live.asked["reap"] == 2
 
 
+def test_the_past_of_a_process_that_is_found_during_a_wait_is_no_work_in_it() -> None:
+    live = pauses.Live(SimpleNamespace(pid=os.getpid(), address=None))  # type: ignore[arg-type]
+    worked = live.worked()
+    live.look()
+    live.waited(0.0, worked, "reload")
+    assert live.longest["reload"][1] == 0.0
+
+
 @pytest.mark.parametrize(
     ("guarded", "stock", "bold"), [(9.0, 1.0, False), (12.0, 1.0, True), (12.0, 13.0, False)]
 )
