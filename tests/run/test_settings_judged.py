@@ -62,6 +62,7 @@ def start(
         text=True,
         capture_output=True,
         timeout=PATIENCE,
+        process_group=0,  # one process speaks for its group, which is else that of all tests
     )
 
 
