@@ -43,6 +43,7 @@ def python(
         text=True,
         capture_output=True,
         timeout=PATIENCE,
+        process_group=0,  # one process speaks for its group, which is else that of all tests
     )
 
 
