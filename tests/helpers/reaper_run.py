@@ -40,9 +40,9 @@ GET = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n"
 
 def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     """`reaper run` with *arguments*, until it ends; *options* are those of
-    `subprocess.run`.
+    `subprocess.run`. It has a process group of its own: one process speaks for a group.
     """
-    options = {"env": os.environ | {"PYTHONPATH": str(ROOT)}, **options}
+    options = {"env": os.environ | {"PYTHONPATH": str(ROOT)}, "process_group": 0, **options}
     return subprocess.run(
         [*REAPER, "run", *arguments], capture_output=True, text=True, timeout=PATIENCE, **options
     )
