@@ -258,11 +258,13 @@ def test_when_descriptors_run_short_the_longest_idle_go_and_newcomers_are_answer
     with started(tmp_path, name, *limited, PRESSURE="true") as server, ExitStack() as held:
         # gunicorn listens before it has a worker.
         wait_until(lambda: asks(server).startswith(b"HTTP/1.1 200 "), "an answer")
-        processes = tree(server.pid)
+        processes, came = tree(server.pid), 0
         for _ in range(2 * DESCRIPTORS):
             # Who is ended before his connect() has returned was idle as long as any.
             with suppress(ConnectionResetError):
                 held.enter_context(socket.create_connection(server.address, PATIENCE))
+                came += 1
+        assert came > DESCRIPTORS
         for _ in range(5):
             wait_until(lambda: asks(server).startswith(b"HTTP/1.1 200 "), "an answer")
         assert tree(server.pid) == processes, server.said()[-2000:]
