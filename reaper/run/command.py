@@ -132,8 +132,16 @@ def _run(parsed: argparse.Namespace) -> int:
     if config.reaper.pressure and importlib.util.find_spec("psutil") is None:
         return _refuse("--pressure needs psutil: pip install 'idle-reaper[pressure]'")
     if parsed.explain:
-        said = explain(program, parsed.command, config, inside=parsed.inside, touched=parsed.names)
-        print(said)
+        print(
+            explain(
+                program,
+                parsed.command,
+                config,
+                inside=parsed.inside,
+                strict=parsed.strict,
+                touched=parsed.names,
+            )
+        )
         return 0
     if parsed.inside and parsed.strict and not may_be_python(program, parsed.command):
         return _refuse(

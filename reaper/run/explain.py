@@ -27,7 +27,7 @@ from ..errors import one_line
 from ..servers.cards import cards
 from . import report
 from .touched import lines as touched_lines
-from .touched import packages
+from .touched import packages, stranger_lines
 from .watcher import asked, outside_text
 
 ASK = """
@@ -124,6 +124,7 @@ def explain(
     config: ReaperConfig,
     *,
     inside: bool,
+    strict: bool = False,
     touched: bool = False,
 ) -> str:
     """What `reaper run` would do with *command*, for people.
@@ -131,6 +132,7 @@ def explain(
     Args:
         program: The file that *command* names.
         inside: Whether `--inside` was given.
+        strict: Whether `--strict` was.
         touched: Whether the names of others are listed that would be read or replaced.
     """
     outside = (
@@ -167,6 +169,8 @@ def explain(
         if touched:
             (card,) = (card for card in cards() if card.name == name)
             lines += touched_lines(card, others, inside=inside)
+    if inside and strict and touched:
+        lines += stranger_lines()
     return "\n".join([*lines, f"what else it listens on is {outside}"])
 
 

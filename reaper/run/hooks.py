@@ -20,6 +20,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, cast
 
+from ..foreign import PYTHON, Foreign
 from ..servers.cards import cards
 from ..servers.factories import UVLOOP, on_uvloop
 from ..servers.guest import Visit, around
@@ -27,6 +28,9 @@ from . import report
 
 Callback = Callable[[ModuleType], object]
 TCP = (socket.AF_INET, socket.AF_INET6)
+
+LISTENS = Foreign(PYTHON, ("3.11", "3.14"), {"socket:socket": "=listen"})
+"""What `refuse_strangers` replaces."""
 
 
 class AfterImport(MetaPathFinder):

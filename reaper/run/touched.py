@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from ..foreign import PYTHON, Foreign
 from ..servers.cards import card_of
 from ..servers.guest import Card
+from .hooks import LISTENS
 
 
 def packages(cards: Iterable[Card]) -> set[str]:
@@ -45,15 +46,26 @@ def lines(card: Card, found: Mapping[str, str], *, inside: bool) -> Iterator[str
     yield f"  if one of these names is missing, nothing is replaced, a line says which, and it {left};"
     yield "  with --strict it is refused instead, with status 2"
     for table, whose in tables(card):
-        if table.package == PYTHON:
-            who = f"Python (tested: {table.range})"
-        else:
-            release = found.get(table.package, "(not installed)")
-            who = f"{table.package} {release} (tested: {table.range})"
-        yield f"  {who}{', if the program has it' * table.optional}{whose}"
-        for place, names in table.names.items():
-            replaced = table.replaced[place]
-            read = [name for name in names.split() if name not in replaced]
-            parts = (("replaces", replaced), ("reads", read))
-            said = "; ".join(f"{verb} {' '.join(which)}" for verb, which in parts if which)
-            yield f"    {place.rstrip(':').replace(':', ' ')}: {said}"
+        yield from _lines(table, whose, found)
+
+
+def stranger_lines() -> Iterator[str]:
+    """The lines of what `--inside --strict` replaces in every Python."""
+    yield "any other TCP server is ended with status 2 before it listens (--inside --strict):"
+    yield from _lines(LISTENS, "", {})
+
+
+def _lines(table: Foreign, whose: str, found: Mapping[str, str]) -> Iterator[str]:
+    """The lines of one *table*: its package, and each place with its names."""
+    if table.package == PYTHON:
+        who = f"Python (tested: {table.range})"
+    else:
+        release = found.get(table.package, "(not installed)")
+        who = f"{table.package} {release} (tested: {table.range})"
+    yield f"  {who}{', if the program has it' * table.optional}{whose}"
+    for place, names in table.names.items():
+        replaced = table.replaced[place]
+        read = [name for name in names.split() if name not in replaced]
+        parts = (("replaces", replaced), ("reads", read))
+        said = "; ".join(f"{verb} {' '.join(which)}" for verb, which in parts if which)
+        yield f"    {place.rstrip(':').replace(':', ' ')}: {said}"

@@ -179,6 +179,14 @@ def test_explain_lists_each_name_that_would_be_read_or_replaced(
     assert ("is guarded from outside;" in said) is (not flags)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", [(), ("--inside",), ("--strict",), ("--inside", "--strict")])
+def test_explain_names_what_refuses_a_server_that_nobody_knows(flags: tuple[str, ...]) -> None:
+    said = explained(*flags, "--names", "--", sys.executable, "-m", "uvicorn").splitlines()
+    listed = "    socket socket: replaces listen" in said
+    assert listed is (len(flags) == 2)
+
+
 def all_of(room: str) -> set[str]:
     """What is listed of a server, a line each."""
     return set(lines(card_of(room), {}, inside=False))
