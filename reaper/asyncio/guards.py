@@ -116,6 +116,10 @@ class TransportWire(Wire):
         self._look_up(transport, protocol)
         return True
 
+    def still_wakes(self) -> bool:
+        transport = self._whose()
+        return transport is not None and id(transport.get_protocol()) == self._asleep
+
     def forget(self, served: Served) -> None:
         if self._asleep:
             if _ASLEEP.get(self._asleep) is served:
@@ -207,6 +211,11 @@ class Gate(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Watch the connection, and make way for its own protocol; or refuse it."""
         inner = self._inner
+        if hasattr(transport, "sendto"):
+            log.error("guard: a datagram endpoint has no connections, and is left alone")
+            cast(Any, transport).set_protocol(inner)
+            inner.connection_made(transport)
+            return
         if tried(self._reaper.welcomes) is False:
             refuse(self._reaper, transport, http=self._terms.http)
             return
@@ -276,8 +285,12 @@ def guard(
     moved on them for *idle* seconds.
 
     Use it in `loop.create_server(guard(factory, idle=30), host, port)`, and in servers
-    that take a factory. TCP only. With `ssl=` the handshake is not guarded: it ends by
+    that take a factory. With `ssl=` the handshake is not guarded: it ends by
     `ssl_handshake_timeout=`, 60 s unless you give it.
+
+    TCP only: of a UNIX socket the kernel does not say when bytes moved. Its connections
+    are left alone, as a datagram endpoint is, and the log says so. There derive from
+    `Protocol`.
 
     Args:
         protocol_factory: The server's own; its protocols know nothing of it.
@@ -308,6 +321,11 @@ def guard(
 
         __slots__ = ()
 
+        def __init__(self, terms: Terms, uid: int, wire: Wire) -> None:
+            super().__init__(terms, uid, wire)
+            if not wire.is_timed:
+                _say_untimed()
+
         def phase(self) -> Phase:
             works = busy is not None and busy(self.transport)
             return Phase.IN_FLIGHT if works else Phase.IDLE
@@ -327,6 +345,14 @@ def kernel_must_tell() -> None:
             "a guard needs Linux: this kernel does not say when bytes last moved; "
             "watch, start_server and Protocol work"
         )
+
+
+@functools.cache
+def _say_untimed() -> None:
+    log.warning(
+        "guard: connections that are not TCP's are left alone: the kernel does not say when "
+        "their bytes moved; derive from reaper.asyncio.Protocol"
+    )
 
 
 @functools.lru_cache(maxsize=64)

@@ -224,7 +224,8 @@ def loop_factory(
     wrap: Wrap | None = None,
     config: ReaperConfig | None = None,
 ) -> Callable[[], asyncio.AbstractEventLoop]:
-    """A factory of loops whose `create_server` guards what it serves.
+    """A factory of loops whose `create_server` and `create_unix_server` guard what they
+    serve.
 
     Give it to `asyncio.Runner(loop_factory=...)`, or to a server's own setting.
 
@@ -254,18 +255,49 @@ def loop_factory(
     class Loop(kind):  # type: ignore[misc]
         """A loop that guards what is served on it."""
 
+        _handed: list[Any]
+        """The factories that it is making servers of: uvloop has `create_server` of a
+        UNIX socket call `create_unix_server`.
+        """
+
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            self._handed = []
+
         async def create_server(
             self, protocol_factory: Any, *arguments: Any, **options: Any
         ) -> Any:
             """Serve as the loop's own method does, guarded."""
+            return await self._guarded(super().create_server, protocol_factory, options, *arguments)
+
+        async def create_unix_server(
+            self, protocol_factory: Any, *arguments: Any, **options: Any
+        ) -> Any:
+            """The same at a UNIX socket."""
+            return await self._guarded(
+                super().create_unix_server, protocol_factory, options, *arguments
+            )
+
+        async def _guarded(
+            self, create: Any, protocol_factory: Any, options: dict[str, Any], *arguments: Any
+        ) -> Any:
+            if protocol_factory in self._handed:
+                return await create(protocol_factory, *arguments, **options)
             if wrap is not None:
                 protocol_factory = wrap(protocol_factory)
             elif idle is not None:
                 protocol_factory = guard(protocol_factory, idle)
+
+            async def hand(factory: Any, *arguments: Any, **options: Any) -> Any:
+                self._handed.append(factory)
+                try:
+                    return await create(factory, *arguments, **options)
+                finally:
+                    self._handed.remove(factory)
+
             watcher = functools.partial(reaper_of, self, config)
-            create = super().create_server
             return await create_server(
-                create, protocol_factory, options, seconds, watcher, *arguments
+                hand, protocol_factory, options, seconds, watcher, *arguments
             )
 
     return Loop

@@ -32,6 +32,13 @@ is asleep: its next byte wakes it (`Wire.wakes`), otherwise its own limit does. 
 nothing can wake it, and while it is in use, no look is further away than the shortest
 limit of all. While a peer is charged by a least rate, or has to take something, the
 sweep looks.
+
+The kernel keeps the times of TCP alone. Of a UNIX socket (`Wire.is_timed`) the guard
+hears the first byte after each look, and counts from the look if none came. So that it
+is not late, it looks twice a tick from that byte until the connection rests. What the
+server sends it does not hear: what is not `HEARD` is in use there. Nor are bytes
+counted, and a queue that is as long as before may have been taken and filled again: no
+least rate holds, and no WRITE.
 """
 
 from __future__ import annotations
@@ -52,6 +59,7 @@ from ..policy import ANSWERS, INSTANT, NOT_TAKEN, Phase
 from ..policy.min_rate import HIDDEN, Allowance, patience
 from ..policy.phases import (
     ABSOLUTE,
+    IDLE_PHASES,
     RESTING,
     STALL_TICKS,
     TOO_SLOW,
@@ -85,6 +93,8 @@ HTTP_LIMITS = (
 
 SELF_COUNTED = frozenset({Phase.WRITE, Phase.HEADERS, Phase.HANDSHAKE})
 """Phases whose beginning the kernel does not keep."""
+
+LEADS_TO_REST = frozenset({Phase.IN_FLIGHT, Phase.WRITE, Phase.HEADERS})
 
 HANDSHAKE_GRACE = 3.0
 """Seconds that a client amid its handshake has when its server stops: hypercorn's own
@@ -156,6 +166,12 @@ class Wire:
         """
         return False
 
+    def still_wakes(self) -> bool:
+        """Whether `wakes`, which was True, still is: the next byte has not come, and
+        does not go another way.
+        """
+        return True
+
     def forget(self, served: Served) -> None:
         """*served* has ended: nobody is to be woken."""
 
@@ -171,6 +187,12 @@ class Wire:
         """The socket object where it is the interpreter's own; otherwise None."""
         found = self.socket()
         return found if isinstance(found, socket.socket) else None
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the kernel keeps when its bytes moved: it does so for TCP alone."""
+        found = self.socket()
+        return found is None or found.family in (socket.AF_INET, socket.AF_INET6)
 
     def info(self) -> TcpInfo | None:
         """What TCP knows of it; None if the kernel does not say."""
@@ -297,6 +319,11 @@ class Served(Watched):
     LIMITED: ClassVar[tuple[Phase, ...]] = HTTP_LIMITS
     """The phases whose timeout is in force: `timeouts` of the config by their names."""
 
+    HEARD: ClassVar[tuple[Phase, ...]] = (Phase.BODY, *IDLE_PHASES)
+    """The phases in which its server sends nothing, so that who hears what comes knows
+    for how long nothing has moved.
+    """
+
     def __init__(self, terms: Terms, uid: int, wire: Wire) -> None:
         driver = terms.reaper.driver
         super().__init__(driver, uid)
@@ -404,7 +431,7 @@ class Served(Watched):
         info = self.wire.info()
         phase = self.found(info)
         if phase is Phase.IDLE and not self._terms.told:
-            return info is not None and _spoke_last(info)
+            return info is None or _spoke_last(info)
         return phase not in RESTING
 
     def found(self, info: TcpInfo | None) -> Phase:
@@ -419,9 +446,12 @@ class Served(Watched):
             return asked
         if self.wire.queued() if info is None else info.on_its_way or info.unsent:
             return Phase.WRITE
-        if asked is not Phase.KEEP_ALIVE or info is None:
+        if asked is not Phase.KEEP_ALIVE:
             return asked
-        if not info.received or (self._sleeps and self._woken is None):
+        unheard = self._sleeps and self._woken is None
+        if info is None:
+            return Phase.FIRST_BYTE if unheard else asked
+        if not info.received or unheard:
             return Phase.FIRST_BYTE  # over TLS its client was heard before, in the handshake
         if self.waits_for is Phase.HEADERS and self._counted == info.acknowledged:
             return Phase.HEADERS
@@ -460,10 +490,10 @@ class Served(Watched):
             return None
         if phase is Phase.WRITE and info is not None:
             limit = patience(limit, self._terms.out_rate, info.hidden)
-        if phase in SELF_COUNTED:
+        if phase in SELF_COUNTED and not (phase is Phase.WRITE and info is None):
             return limit - (now - self._since)
         if info is None:
-            return 0.0
+            return self._untimed(phase, limit, now)
         if phase is Phase.BODY:
             ago = info.received_ago
             if self.invited():
@@ -473,6 +503,16 @@ class Served(Watched):
         else:
             ago = min(info.sent_ago, info.received_ago)
         return limit - max(ago - stalled, 0.0) + STAMP
+
+    def _untimed(self, phase: Phase, limit: float, now: float) -> float | None:
+        """As `look`, where the kernel does not say when bytes moved."""
+        if phase not in self.HEARD:
+            return None
+        if not (self._sleeps and self.wire.still_wakes()):
+            self._sleeps, self._since = False, now
+            if not self.sleep():
+                return None
+        return limit - (now - self._since)
 
     def _enter(self, phase: Phase, info: TcpInfo | None, now: float, stalled: float) -> None:
         """It waits for *phase* from now on: note since when."""
@@ -506,8 +546,8 @@ class Served(Watched):
         """
         if heard:
             self.woke(self.wire.info())
-        else:
-            self.sleep()
+        elif not self.sleep() and not self.wire.is_timed:
+            self.woke(None)  # it may rest before the next look
 
     def sleep(self) -> bool:
         """It rests: have its next byte wake the guard. False: nobody hears of that."""
@@ -539,6 +579,8 @@ class Served(Watched):
         known = info.acknowledged if info is not None and settled else -1
         self._woken = self._driver.now(), known
         timeout, every = self.lease.timeout, self._terms.every
+        if info is None and every is not None:
+            every = 0.0
         if every is not None and (timeout is None or timeout > every + self._driver.core.tick):
             self.lease.touch()
             self._look_again_in(every)
@@ -572,6 +614,8 @@ class Served(Watched):
             latest = None
         elif phase is Phase.TUNNEL or phase is Phase.IDLE:
             latest = limits.get(Phase.WRITE)  # the peer may stop taking what is sent
+        elif phase in LEADS_TO_REST and latest is not None and not self.wire.is_timed:
+            latest = 0.0  # nobody hears when the rest begins
         if left is None or (latest is not None and latest < left):
             return latest
         return left
@@ -620,9 +664,13 @@ class Served(Watched):
             if rates is None:
                 rates = self._rates = Rates()
             allowance = rates.allowances.get(phase)
-            if allowance is None and (allowance := self._terms.allowance(phase)) is not None:
+            if (
+                allowance is None
+                and info is not None
+                and (allowance := self._terms.allowance(phase)) is not None
+            ):
                 rates.allowances[phase] = allowance
-                if phase is Phase.WRITE and info is not None:
+                if phase is Phase.WRITE:
                     allowance.earn(info.hidden, now)
             if allowance is not None:
                 allowance.start(now)

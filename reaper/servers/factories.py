@@ -1,7 +1,7 @@
 """Servers that give asyncio a protocol factory and let nobody change it.
-`create_server` of every loop is wrapped; the wrapper recognises such a factory and
-guards it. With TLS the handshake is bounded by `timeouts.handshake`, unless the server
-gives an `ssl_handshake_timeout`.
+`create_server` and `create_unix_server` of every loop are wrapped; the wrapper
+recognises such a factory and guards it. With TLS the handshake is bounded by
+`timeouts.handshake`, unless the server gives an `ssl_handshake_timeout`.
 
 uvloop's loop is wrapped once the program has imported uvloop, and never imported here.
 """
@@ -20,24 +20,30 @@ from .guest import Visit, around
 UVLOOP = "uvloop"
 
 
-def _loops(create: str) -> tuple[Foreign, ...]:
-    """What is used of the loops of asyncio and uvloop, whose `create_server` is called
-    *create* here: with `=` it is replaced.
+BY_ADDRESS, BY_PATH = "create_server", "create_unix_server"
+
+
+def _loops(sign: str) -> tuple[Foreign, ...]:
+    """What is used of the loops of asyncio and uvloop; *sign* is `=` where the methods
+    that make a server are replaced.
     """
+    by_address, by_path = f"{sign}{BY_ADDRESS}", f"{sign}{BY_PATH}"
     of_asyncio = {
-        "asyncio.base_events:BaseEventLoop": create,
+        "asyncio.base_events:BaseEventLoop": by_address,
+        "asyncio:SelectorEventLoop": by_path,
         "asyncio.base_events:Server": "=close",
     }
+    of_uvloop = {"uvloop:Loop": f"{by_address} {by_path}"}
     return (
         Foreign(PYTHON, ("3.11", "3.14"), of_asyncio),
-        Foreign(UVLOOP, ("0.23.0", "0.23.0"), {"uvloop:Loop": create}, optional=True),
+        Foreign(UVLOOP, ("0.23.0", "0.23.0"), of_uvloop, optional=True),
     )
 
 
-LOOPS = _loops("=create_server")
+LOOPS = _loops("=")
 """What `on_loops` replaces, if the program imports it."""
 
-OUR_LOOPS = _loops("create_server")
+OUR_LOOPS = _loops("")
 """What a server uses of loops that runs on one of `asyncio.loop_factory`'s."""
 
 SPARED = (
@@ -86,7 +92,7 @@ class Kind(NamedTuple):
 
 _FACTORIES: list[Kind] = []
 _LOOPS: list[Any] = []
-"""The classes of loops whose `create_server` is wrapped."""
+"""The classes of loops that are wrapped."""
 
 
 def on_loops(*given: Any, **named: Any) -> None:
@@ -94,9 +100,12 @@ def on_loops(*given: Any, **named: Any) -> None:
     asyncio loop.
     """
     _FACTORIES.append(Kind(*given, **named))
+    from asyncio import SelectorEventLoop
     from asyncio.base_events import BaseEventLoop
 
-    _wrap(BaseEventLoop)
+    _wrap(BaseEventLoop, BY_ADDRESS)
+    if hasattr(SelectorEventLoop, BY_PATH):  # Windows has none
+        _wrap(SelectorEventLoop, BY_PATH)
     if (uvloop := sys.modules.get(UVLOOP)) is not None:
         on_uvloop(uvloop)
 
@@ -106,13 +115,14 @@ def on_uvloop(module: ModuleType) -> None:
     `reaper.run` calls this when the program has imported uvloop.
     """
     if _FACTORIES and (kind := getattr(module, "Loop", None)) is not None:
-        _wrap(kind)
+        _wrap(kind, BY_ADDRESS, BY_PATH)
 
 
-def _wrap(kind: Any) -> None:
+def _wrap(kind: Any, *names: str) -> None:
     if kind not in _LOOPS:
         _LOOPS.append(kind)
-        around(kind, "create_server")(_meeting)
+        for name in names:
+            around(kind, name)(_meeting)
 
 
 def _meeting(create_server: Any) -> Any:

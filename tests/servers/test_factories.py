@@ -84,25 +84,30 @@ def test_the_loop_of_uvloop_is_met_once_whichever_comes_first(
     class Loop:
         async def create_server(self) -> None: ...
 
+        async def create_unix_server(self) -> None: ...
+
     uvloop: Any = SimpleNamespace(Loop=Loop)
-    stock = Loop.create_server
+    stock, by_path = Loop.create_server, Loop.create_unix_server
     for name in ("_FACTORIES", "_LOOPS"):
         monkeypatch.setattr(factories, name, [])
     factories.on_uvloop(uvloop)
     assert Loop.create_server is stock, "nobody is guarded yet"
     monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "create_server", stock)
+    monkeypatch.setattr(asyncio.SelectorEventLoop, "create_unix_server", by_path)
     for _ in range(2):
         monkeypatch.setitem(sys.modules, "uvloop", uvloop)
         factories.on_loops(lambda factory: False, lambda factory: factory, None)
         factories.on_uvloop(uvloop)
         assert Loop.create_server.__wrapped__ is stock  # type: ignore[attr-defined]
+        assert Loop.create_unix_server.__wrapped__ is by_path  # type: ignore[attr-defined]
 
 
 def test_uvloop_is_not_imported_for_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_FACTORIES", "_LOOPS"):
         monkeypatch.setattr(factories, name, [])
-    kind = asyncio.base_events.BaseEventLoop
+    kind, by_path = asyncio.base_events.BaseEventLoop, asyncio.SelectorEventLoop
     monkeypatch.setattr(kind, "create_server", kind.create_server)
+    monkeypatch.setattr(by_path, "create_unix_server", by_path.create_unix_server)
     monkeypatch.setitem(sys.modules, "uvloop", None)
     factories.on_loops(lambda factory: False, lambda factory: factory, None)
-    assert [kind] == factories._LOOPS
+    assert [kind, by_path] == factories._LOOPS

@@ -36,7 +36,7 @@ CARD = Card(
         ),
     ),
     changes={"aiohttp.web_runner": Change(change)},  # it imports the others
-    done="the loop's `create_server` is wrapped, for its protocol factory",
+    done="the loop's `create_server` and `create_unix_server` are wrapped, for its protocol factory",
     page="aiohttp",
     promised=LOOPS,
     spared=SPARED,

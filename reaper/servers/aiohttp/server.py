@@ -290,7 +290,7 @@ def _begins(protocol: Any) -> bool:
     """Whether the handler of a request that *protocol* has read is about to begin."""
     info = transports.tcp_info(protocol.transport)
     waits = protocol._waiter is not None or protocol._messages
-    return not waits and info is not None and info.received > 0
+    return not waits and (info is None or info.received > 0)
 
 
 def _is_sent(request: Any) -> bool:

@@ -30,7 +30,7 @@ CARD = Card(
         ),
     ),
     changes={"aiosmtpd.smtp": Change(change)},
-    done="the loop's `create_server` is wrapped, for the factories of its controllers and of "
+    done="the loop's `create_server` and `create_unix_server` are wrapped, for the factories of its controllers and of "
     "its command; `SMTP._reader` says whether the session waits for its client",
     page="aiosmtpd",
     promised=LOOPS,

@@ -6,6 +6,8 @@ While it does anything else, as calling the program's handler, the connection is
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from ...policy import Phase
 from ..plain import Plain
 
@@ -14,6 +16,8 @@ class Session(Plain):
     """A connection of aiosmtpd's `SMTP`."""
 
     __slots__ = ()
+
+    HEARD: ClassVar[tuple[Phase, ...]] = (Phase.IDLE,)
 
     def phase(self) -> Phase:
         """IDLE while the session waits in its reader, otherwise IN_FLIGHT."""

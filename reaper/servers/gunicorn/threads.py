@@ -175,6 +175,8 @@ class ThreadWire(Wire):
                 return b""
             data = SocketUnreader.chunk(unreader, size_hint)
             self.silent = False
+            if self.asleep:
+                self.wake()
             self.parsing = bool(data) and not self.answering
             return data
         finally:
@@ -264,8 +266,17 @@ class ThreadWire(Wire):
 
     def wakes(self, served: Served) -> bool:
         self.asleep = True
-        # A thread may have begun to read meanwhile.
-        return self.is_open and not (self.answering or self.receiving or _unread(self))
+        if not self.is_open or _unread(self):
+            return False
+        # A thread may have begun to read meanwhile. Its bytes are heard, too, but of
+        # TCP the kernel tells, and an answer needs no wake.
+        return not (self.answering or self.receiving) or (self.receiving and not self.is_timed)
+
+    def wake(self) -> None:
+        """In the thread that has bytes of the client: wake the guard."""
+        self.asleep = False
+        with contextlib.suppress(RuntimeError):  # the worker has ended
+            self._reaper.loop.call_soon_threadsafe(_woke, self, self.info())
 
     def _has_to_part(self) -> bool:
         return getattr(self.conn.parser, "told_to_end", False)
@@ -417,9 +428,8 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
             if not hasattr(conn, "wire"):
                 conn.wire, self._has_unguarded = Unguarded(), True
         if conn.wire.asleep:
-            conn.wire.asleep = False
             # Now: a moment later it may be answered.
-            tried(self._wakes, conn.wire)
+            tried(conn.wire.wake)
         super().enqueue_req(conn)
 
     def _guarded(self, conn: Any) -> bool:
@@ -435,9 +445,6 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
         conn.wire = wire
         self._until_it_speaks(conn)
         return True
-
-    def _wakes(self, wire: ThreadWire) -> None:
-        self._soon(functools.partial(_woke, wire, wire.info()))
 
     def _until_it_speaks(self, conn: Any) -> None:
         """Let *conn*, which is new, wait among the connections that gunicorn's main
@@ -492,9 +499,9 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
             # else says that they have come. If it has answered them, too, what comes
             # next begins later than now.
             info = wire.info()
-            if info is not None and info.received:
+            if (wire.conn.parser is not None) if info is None else info.received:
                 wire.asleep = False
-                served.woke(None if info.acknowledged else info)
+                served.woke(None if info is None or info.acknowledged else info)
 
     def _over(self, wire: ThreadWire) -> None:
         """The connection of *wire* is closed. Our thread heard of it before, when it

@@ -26,7 +26,7 @@ CARD = Card(
         ),
     ),
     changes={"sanic.server.protocols.http_protocol": Change(change)},
-    done="the loop's `create_server` is wrapped, for its `HttpProtocol`, and that one's "
+    done="the loop's `create_server` and `create_unix_server` are wrapped, for its `HttpProtocol`, and that one's "
     "`close_if_idle`",
     page="sanic",
     promised=LOOPS,
