@@ -38,7 +38,8 @@ class Foreign:
         names: By the place, `module:Class`, or `module:` for names of the module
             itself: the names, divided by white space. Dots lead further, as in
             `worker_class.fget`; of `one|other` either will do. A name after `=` is
-            replaced; the others are read, called or overridden.
+            replaced; one after `+` is set, of single objects; the others are read,
+            called or overridden.
         optional: Whether the user gets along without the package, or without one of its
             modules: then nothing is missing there.
         without: What becomes of connections where a name is missing, for people. Such
@@ -52,19 +53,21 @@ class Foreign:
     optional: bool = False
     without: str = ""
     replaced: Mapping[str, tuple[str, ...]] = field(init=False, default_factory=dict)
-    """By place, the names that are replaced; `names` has them without their `=`."""
+    """By place, the names that are replaced; `names` has them without their sign."""
+    given: Mapping[str, tuple[str, ...]] = field(init=False, default_factory=dict)
+    """By place, the names that are set."""
 
     def __post_init__(self) -> None:
         words = {place: names.split() for place, names in self.names.items()}
-        replaced = {
-            place: tuple(name[1:] for name in names if name.startswith("="))
-            for place, names in words.items()
-        }
+        for sign, name in (("=", "replaced"), ("+", "given")):
+            marked = {
+                place: tuple(each[1:] for each in names if each.startswith(sign))
+                for place, names in words.items()
+            }
+            object.__setattr__(self, name, marked)
         plain = {
-            place: " ".join(name.removeprefix("=") for name in names)
-            for place, names in words.items()
+            place: " ".join(name.lstrip("=+") for name in names) for place, names in words.items()
         }
-        object.__setattr__(self, "replaced", replaced)
         object.__setattr__(self, "names", plain)
 
     def missing(self, reader: Reader | None = None) -> list[str]:
@@ -176,7 +179,7 @@ RESTING = Foreign(
     {
         "asyncio.sslproto:_SSLProtocolTransport": "_ssl_protocol",
         "asyncio.sslproto:SSLProtocol": """
-            _incoming _outgoing _ssl_buffer _ssl_buffer_view _write_backlog get_buffer max_size
+            +_ssl_buffer +_ssl_buffer_view +max_size _incoming _outgoing _write_backlog get_buffer
         """,
     },
     without="idle TLS connections keep their buffers",

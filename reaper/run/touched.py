@@ -64,8 +64,8 @@ def _lines(table: Foreign, whose: str, found: Mapping[str, str]) -> Iterator[str
         who = f"{table.package} {release} (tested: {table.range})"
     yield f"  {who}{', if the program has it' * table.optional}{whose}"
     for place, names in table.names.items():
-        replaced = table.replaced[place]
-        read = [name for name in names.split() if name not in replaced]
-        parts = (("replaces", replaced), ("reads", read))
+        replaced, given = table.replaced[place], table.given[place]
+        read = [name for name in names.split() if name not in (*replaced, *given)]
+        parts = (("replaces", replaced), ("sets", given), ("reads", read))
         said = "; ".join(f"{verb} {' '.join(which)}" for verb, which in parts if which)
         yield f"    {place.rstrip(':').replace(':', ' ')}: {said}"

@@ -45,22 +45,22 @@ def is_private(name: str) -> bool:
 
 
 @cache
+def tables_of(path: Path) -> tuple[Foreign, ...]:
+    """The tables that the file *path* may use."""
+    folder, module = path.parent, reaper.foreign
+    if folder != ROOT / "reaper" / "asyncio":
+        while folder != ROOT / "reaper" and not (folder / "names.py").exists():
+            folder = folder.parent
+        if folder == ROOT / "reaper":
+            return ()
+        module = import_module(f"{name_of(folder / 'names.py')}")
+    return tuple(value for value in vars(module).values() if isinstance(value, Foreign))
+
+
+@cache
 def tables(path: Path) -> frozenset[str]:
     """The names in the tables that the file *path* may use."""
-    folder = path.parent
-    if folder == ROOT / "reaper" / "asyncio":
-        return words_of(reaper.foreign)
-    while folder != ROOT / "reaper" and not (folder / "names.py").exists():
-        folder = folder.parent
-    if folder == ROOT / "reaper":
-        return frozenset()
-    return words_of(import_module(f"{name_of(folder / 'names.py')}"))
-
-
-def words_of(module: ModuleType) -> frozenset[str]:
-    """The names in the tables of *module*."""
-    found = [value for value in vars(module).values() if isinstance(value, Foreign)]
-    words = " ".join(names for table in found for names in table.names.values())
+    words = " ".join(names for table in tables_of(path) for names in table.names.values())
     return frozenset(words.replace("|", " ").replace(".", " ").split())
 
 
@@ -109,6 +109,63 @@ def used(code: ast.AST) -> Iterator[str]:
 def test_a_name_of_others_that_is_used_stands_in_a_table() -> None:
     for path in FILES:
         assert not set(used(tree(path))) - tables(path) - PROMISED, path
+
+
+def given(code: ast.AST) -> Iterator[str]:
+    """The names that *code* sets, or deletes, of objects that are not its own."""
+    for node in ast.walk(code):
+        if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
+            if ast.unparse(node.value) not in ("self", "cls"):
+                yield node.attr
+        elif (
+            isinstance(node, ast.Subscript)
+            and not isinstance(node.ctx, ast.Load)
+            and "vars(" in ast.unparse(node.value)
+            and isinstance(node.slice, ast.Constant)
+        ):
+            yield str(node.slice.value)
+
+
+@cache
+def ours() -> frozenset[str]:
+    """The names that objects of reaper have."""
+    found: set[str] = set()
+    for path in (ROOT / "reaper").rglob("*.py"):
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ClassDef):
+                found |= defined(node)
+    return frozenset(found)
+
+
+def marked(path: Path) -> frozenset[str]:
+    """The names that are replaced, or set, by the tables that the file *path* may
+    use.
+    """
+    return frozenset(
+        name
+        for table in tables_of(path)
+        for signed in (table.replaced, table.given)
+        for names in signed.values()
+        for each in names
+        for name in each.partition(".")[0].split("|")
+    )
+
+
+DOCUMENTED = {
+    "GRACEFUL_SHUTDOWN_TIMEOUT",  # a setting of Sanic's
+    *("argtypes", "restype"),  # of ctypes
+    *("daemon", "shield", "deadline"),  # of a thread, and of a trio scope
+    "atexit",  # of a finalizer
+    *("__class__", "__dict__", "__setattr__", "exec_module"),
+}
+"""Names that are set of objects that a program hands out for that."""
+
+
+def test_a_table_says_which_names_are_set_of_single_objects() -> None:
+    for path in FILES:
+        names = {name for name in given(tree(path)) if not name.startswith("_reaper")}
+        assert not (names & tables(path)) - marked(path), path
+        assert not names - tables(path) - ours() - DOCUMENTED, path
 
 
 def derived(module: ModuleType) -> Iterator[type[Any]]:

@@ -165,14 +165,16 @@ def test_explain_lists_each_name_that_would_be_read_or_replaced(
         has = ", if the program has it" * table.optional
         assert f"(tested: {table.range}){has}{whose}\n" in said
         for place, names in table.names.items():
-            (module, _, path), replaced = place.partition(":"), table.replaced[place]
+            module, _, path = place.partition(":")
+            signed = {"replaces": table.replaced[place], "sets": table.given[place]}
             listed = [
                 line.replace(";", "").split()
                 for line in said.splitlines()
                 if f" {module} {path}".rstrip() + ":" in line
             ]
             assert any(
-                {*names.split()} <= {*words} and ("replaces" in words) is bool(replaced)
+                {*names.split()} <= {*words}
+                and all((verb in words) is bool(signed[verb]) for verb in signed)
                 for words in listed
             ), place
     assert f"{room} {version(room)} (tested: " in said
@@ -202,7 +204,10 @@ def test_of_a_loop_each_guest_lists_what_it_uses() -> None:
 
 
 def test_of_gunicorn_the_names_of_the_uvicorn_in_it_are_listed() -> None:
-    config = "    uvicorn.config Config: replaces __init__; reads timeout_keep_alive"
+    config = (
+        "    uvicorn.config Config: replaces __init__; sets http loop; reads http_protocol_class "
+        "timeout_keep_alive"
+    )
     assert config in all_of("gunicorn") & all_of("uvicorn")
     assert any("ZttpH2Protocol: reads" in line for line in all_of("uvicorn"))
 

@@ -25,10 +25,10 @@ ASGI = Foreign(
             loop servers
         """,
         "gunicorn.asgi.protocol:ASGIProtocol": """
-            _awaiting_request _body_receiver _callback_parser _cancel_task_if_pending _check_h1c_protocol_available
+            _awaiting_request _body_receiver _callback_parser +_cancel_task_if_pending _check_h1c_protocol_available
             _close_transport _closed _finishing_calls _flow_control _h2_conn _h2_tasks _handle_http2_connection
-            _h2c_timer _h2c_undecided_timeout _keepalive _maybe_resume_reading _serve_http2_request
-            _start_http2_stream _websocket _send_response_start eof_received transport worker
+            _h2c_timer _h2c_undecided_timeout +_keepalive _maybe_resume_reading _serve_http2_request
+            _start_http2_stream _websocket _send_response_start +eof_received transport worker
         """,
         "gunicorn.asgi.protocol:BodyReceiver": """
             _closed _complete expect_continue protocol receive request
@@ -39,7 +39,7 @@ ASGI = Foreign(
         "gunicorn.http2.async_connection:AsyncHTTP2Connection": """
             READ_BUFFER_SIZE _abort_all_streams _closed _handle_request_received _handle_stream_reset
             _signal_window _wait_for_flow_control_window _write_pending_nowait abort_streams_nowait cleanup_stream
-            close h2_conn max_concurrent_streams reader receive_data streams writer
+            close h2_conn max_concurrent_streams +reader receive_data streams writer
         """,
         "gunicorn.http2.stream:HTTP2Stream": f"""
             {_STREAM} _body_chunks connection pop_chunk response_complete send_headers
@@ -58,12 +58,12 @@ THREADS = Foreign(
             nr_conns on_pending_socket_readable pending_conns poller wsgi
         """,
         "gunicorn.workers.gthread:TConn": """
-            cfg client close init initialized is_http2 parser sock timeout
+            cfg client +close +init initialized is_http2 parser sock +timeout
         """,
-        "gunicorn.http.unreader:Unreader": "chunk take_buffered",
+        "gunicorn.http.unreader:Unreader": "+chunk +take_buffered",
         "gunicorn.http.unreader:SocketUnreader": "sock",
         "gunicorn.http.message:Message": "_expected_100_continue",
-        "gunicorn.http.wsgi:Response": "default_headers force_close headers_sent req start_response",
+        "gunicorn.http.wsgi:Response": "+default_headers force_close headers_sent req start_response",
         "gunicorn.http2.connection:HTTP2ServerConnection": """
             READ_BUFFER_SIZE _closed _deferred_events _read_and_process _reset_quietly
             _wait_for_flow_control_window abort_stream cleanup_stream close h2_conn idle_timeout

@@ -19,20 +19,20 @@ CONFIG = Foreign(
     TESTED,
     {
         "hypercorn.config:Config": """
-            =create_sockets graceful_timeout h2_max_concurrent_streams keep_alive_max_requests
-            keep_alive_timeout log ssl_handshake_timeout
+            =create_sockets +graceful_timeout h2_max_concurrent_streams keep_alive_max_requests
+            +keep_alive_timeout log ssl_handshake_timeout
         """
     },
 )
 
 _BOTH = {
-    "hypercorn.app_wrappers:ASGIWrapper": "app",
+    "hypercorn.app_wrappers:ASGIWrapper": "+app",
     "hypercorn.events:": "Closed RawData Updated",
     "hypercorn.protocol:ProtocolWrapper": "protocol",
     "hypercorn.protocol.events:": "Response StreamClosed",
     "hypercorn.protocol.events:Response": "headers status_code",
     "hypercorn.protocol.h11:H11Protocol": """
-        can_read config connection context keep_alive_requests send stream =stream_send
+        +can_read config connection context +keep_alive_requests send stream =stream_send
     """,
     "hypercorn.protocol.h11:H11WSConnection": "h11_connection",
     "hypercorn.protocol.h2:H2Protocol": """
@@ -60,11 +60,18 @@ TRIO = Foreign(
     TESTED,
     _BOTH
     | {
-        "hypercorn.trio.tcp_server:TCPServer": f"{_SERVER} stream",
+        "hypercorn.trio.tcp_server:TCPServer": f"{_SERVER} +stream",
         "hypercorn.trio.worker_context:WorkerContext": "sleep terminated",
     },
 )
-READER = Foreign(PYTHON, ("3.11", "3.14"), {"asyncio.streams:StreamReader": "_buffer _waiter"})
+READER = Foreign(
+    PYTHON,
+    ("3.11", "3.14"),
+    {
+        "asyncio.streams:StreamReader": "_buffer _waiter",
+        "asyncio.streams:StreamWriter": "+close",
+    },
+)
 
 ON_ASYNCIO: tuple[Foreign, ...] = (ASYNCIO, H2, READER)
 ON_TRIO: tuple[Foreign, ...] = (TRIO, H2)

@@ -13,7 +13,10 @@ HTTP = Foreign(
     TESTED,
     {
         "sanic.http.constants:Stage": "HANDLER IDLE REQUEST",
-        "sanic.http.http1:Http": "recv_buffer request_body request_bytes_left stage",
+        "sanic.http.http1:Http": """
+            +response_func http1_response_header keep_alive recv_buffer request_body request_bytes_left
+            stage
+        """,
         "sanic.server.protocols.http_protocol:HttpProtocol": "_http =close_if_idle loop",
     },
 )

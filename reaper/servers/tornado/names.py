@@ -11,11 +11,12 @@ TORNADO = Foreign(
     ("6.6.1", "6.6.1"),
     {
         "tornado.http1connection:HTTP1Connection": """
-            =__init__ _disconnect_on_finish _read_finished _request_start_line _response_start_line
-            _write_finished stream
+            =__init__ +_disconnect_on_finish _read_finished _request_start_line _response_start_line
+            +params _write_finished stream
         """,
+        "tornado.http1connection:HTTP1ConnectionParameters": "+no_keep_alive",
         "tornado.iostream:BaseIOStream": "_read_buffer _write_buffer close closed write",
-        "tornado.iostream:IOStream": "socket",
+        "tornado.iostream:IOStream": "+read_from_fd socket",
         "tornado.httpserver:HTTPServer": "_connections =close_all_connections",
         "tornado.tcpserver:TCPServer": "=add_sockets =stop",
     },

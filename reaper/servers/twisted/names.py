@@ -39,7 +39,7 @@ HTTP = Foreign(
     TESTED,
     {
         "twisted.web.http:_GenericHTTPChannelProtocol": "_channel _negotiatedProtocol",
-        "twisted.web.http:HTTPChannel": "_buffer _handlingRequest _transferDecoder requests",
+        "twisted.web.http:HTTPChannel": "_buffer _handlingRequest _transferDecoder +checkPersistence requests",
         "twisted.web.http:Request": "startedWriting",
     },
 )

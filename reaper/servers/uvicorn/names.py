@@ -22,15 +22,15 @@ handle_websocket_upgrade loop on_response_complete pause_writing scheme scope sh
 timeout_keep_alive_handler transport ws_protocol_class
 """
 _CYCLE = """
-default_headers disconnected flow keep_alive message_event more_body receive response_complete
-response_started run_asgi scope send transport waiting_for_100_continue
++default_headers +disconnected flow +keep_alive message_event +more_body receive response_complete
+response_started run_asgi scope +send transport waiting_for_100_continue
 """
 
 STARTS = Foreign(
     "uvicorn",
     TESTED,
     {
-        "uvicorn.config:Config": "=__init__ timeout_keep_alive",
+        "uvicorn.config:Config": "+http +loop =__init__ http_protocol_class timeout_keep_alive",
         "uvicorn.server:Server": "servers =startup",
     },
 )
@@ -41,12 +41,12 @@ UVICORN = Foreign(
     TESTED,
     {
         "uvicorn.config:Config": """
-            encoded_headers load loaded loaded_app ssl timeout_keep_alive ws_protocol_class
+            +encoded_headers load loaded loaded_app ssl timeout_keep_alive ws_protocol_class
         """,
         "uvicorn.protocols.http.flow_control:FlowControl": "read_paused write_paused",
         "uvicorn.protocols.http.h11_impl:H11Protocol": f"{_PROTOCOL} conn",
         "uvicorn.protocols.http.h11_impl:RequestResponseCycle": _CYCLE,
-        "uvicorn.server:ServerState": "connections default_headers tasks",
+        "uvicorn.server:ServerState": "connections +default_headers tasks",
     },
 )
 HTTPTOOLS = Foreign(
@@ -62,14 +62,15 @@ HTTP2 = Foreign(
     "uvicorn",
     TESTED,
     {
+        "uvicorn.config:Config": "+http2",
         f"{HTTP2_MODULE}:ZttpH2Protocol": """
             alpn_protocols app client conn connection_lost connection_made cycles data_received
             eof_received flow flush handle_request handle_rst_stream loop on_response_complete on_stream_closed
             pause_writing resume_reading_if_idle resume_writing shutdown transport
         """,
         f"{HTTP2_MODULE}:RequestResponseCycle": """
-            body default_headers disconnected flow message_event more_body receive
-            response_complete response_started resume_reading run_asgi scope send transport
+            body default_headers +disconnected flow message_event +more_body receive
+            response_complete response_started +resume_reading run_asgi scope +send transport
         """,
     },
 )

@@ -16,6 +16,7 @@ WEBSOCKETS = Foreign(
             close connection_lost connection_made data_received process_event protocol send_data
             state
         """,
+        "websockets.frames:Frame": "+data opcode",
         "websockets.protocol:Protocol": "reader state writes",
         "websockets.streams:StreamReader": "buffer",
     },
