@@ -9,6 +9,7 @@ cancels the task that entered the block; the block's end uncancels it, and swall
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -108,17 +109,18 @@ class Connection(Watched):
             and issubclass(kind, asyncio.CancelledError)
         )
 
-    def outlive(self, transport: Any, cut: Callable[[Any], object]) -> None:
+    def outlive(self, transport: Any, cut: Callable[[Any], object] | Callable[[], object]) -> None:
         """The connection goes on when its block ends, without a task: others have its
         streams.
 
         Args:
             transport: Its transport now. The caller calls `lost` when it hears of the
                 end.
-            cut: Called with *transport* when it is reaped: closes it.
+            cut: Called with *transport* when it is reaped: closes it. One that takes no
+                argument, as in 0.4, is called with none.
         """
         self.transport = transport
-        self.when_cut = cut
+        self.when_cut = _of_transport(cut)
         self.outlives = True
 
     def lost(self, exc: BaseException | None) -> None:
@@ -144,3 +146,18 @@ class Connection(Watched):
 
     def _cancel(self, task: asyncio.Task[Any]) -> None:
         self._given = task.cancel(f"reaped: {self.reason}")
+
+
+def _of_transport(cut: Callable[..., object]) -> Callable[[Any], object]:
+    """*cut*; if it takes no argument, a function that takes a transport and calls it
+    without.
+    """
+    try:
+        signature = inspect.signature(cut)
+    except ValueError:
+        return cut  # some that are written in C do not tell
+    try:
+        signature.bind(None)
+    except TypeError:
+        return lambda transport: cut()
+    return cut

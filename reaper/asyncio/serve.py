@@ -198,8 +198,10 @@ async def start_server(
             if done is not None:
                 await done
             if not connection.reaped and not writer.transport.is_closing():
-                held = writer.transport  # another one since the handler, if it began TLS
-                connection.outlive(held, functools.partial(close, watcher))
+                # As `outlive`, which would look at the function for each connection.
+                connection.transport = writer.transport  # another one, if it began TLS
+                connection.when_cut = functools.partial(close, watcher)
+                connection.outlives = True
                 return
         if connection.reaped:
             close(watcher, transport)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from typing import Any
 
 import pytest
@@ -178,6 +179,25 @@ async def test_a_block_within_a_block_ends_alone(loop: Asyncio, r: AsyncioReaper
     assert (outer.reaped, inner.reaped) == (False, True)
     with pytest.raises(RuntimeError, match="was entered before"), inner:
         pass
+
+
+@reaping()
+async def test_what_cuts_a_connection_without_a_task_may_take_its_transport_or_nothing(
+    loop: Asyncio, r: AsyncioReaper
+) -> None:
+    seen: list[Any] = []
+    transport = asyncio.Transport()
+    cuts = (
+        seen.append,
+        lambda transport=None: seen.append(transport),
+        functools.partial(seen.append, "nothing"),
+        lambda: seen.append("nothing"),
+    )
+    for cut in cuts:
+        with r.watch(None, idle=5) as connection:
+            connection.outlive(transport, cut)
+    await loop.sleep(10)
+    assert seen == [transport, transport, "nothing", "nothing"]
 
 
 @reaping()
