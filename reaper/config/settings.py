@@ -76,12 +76,6 @@ class Reaper(Section):
         precedent="OpenSSL SSL_MODE_RELEASE_BUFFERS",
         kind=Switch(),
     )
-    tame_gc: bool = option(
-        False,
-        "Python's collector visits only what is new; a full collection holds a loop that serves thousands.",
-        precedent="gc.freeze; Instagram's servers run without the collector",
-        kind=Switch(),
-    )
     log_format: str = option(
         "text",
         "Text, or one JSON object per line.",
@@ -93,6 +87,12 @@ class Reaper(Section):
         "Least level that the servers log; at info each close is a line.",
         precedent="gunicorn loglevel; Envoy --log-level",
         kind=Text(("debug", "info", "warning", "error")),
+    )
+    tame_gc: bool = option(
+        False,
+        "Python's collector visits only what is new; a full collection holds a loop that serves thousands.",
+        precedent="gc.freeze; Instagram's servers run without the collector",
+        kind=Switch(),
     )
 
 

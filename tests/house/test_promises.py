@@ -11,6 +11,7 @@ import ast
 import importlib
 import re
 import warnings
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,33 @@ NAMES = {
 provisional.
 """
 
+SETTINGS = {
+    "Reaper": """
+        tick wheel_size jitter reaps_per_second pressure release_buffers log_format log_level
+        tame_gc
+    """,
+    "Timeouts": """
+        idle first_byte handshake headers body keep_alive keep_alive_margin write request tunnel
+        tunnel_age half_closed linger vanished max_age drain drain_delay drain_window
+        drain_streams stream_ping stream_age abandoned drain_idle
+    """,
+    "Limits": """
+        min_in_rate min_in_grace min_out_rate min_out_grace max_requests max_age_jitter
+        max_header_bytes max_body_bytes max_connections
+    """,
+    "Server": """
+        host port workers watchdog status tls_cert tls_key streams stream_retry
+        stream_ping_lines behind
+    """,
+    "Attach": """
+        idle first_byte max_age stalled_write min_in_rate min_in_grace vanished
+        even_unanswered tick jitter reaps_per_second how
+    """,
+}
+"""The settings by section, in the order in which its class takes them without names: a
+new one goes to the end.
+"""
+
 
 def source(module: str) -> str:
     path = ROOT / module.replace(".", "/")
@@ -112,6 +140,14 @@ def promised() -> dict[str, str]:
 @pytest.mark.parametrize("module", NAMES)
 def test_a_module_exports_the_names_that_are_promised(module: str) -> None:
     assert set(exported(module)) == set(NAMES[module].split())
+
+
+def test_a_section_takes_its_settings_in_the_order_that_is_promised() -> None:
+    """Or a section that a program makes by position gets another meaning."""
+    config = importlib.import_module("reaper.config")
+    kinds = {name: getattr(config, name) for name in SETTINGS}
+    taken = {name: [field.name for field in fields(kind)] for name, kind in kinds.items()}
+    assert taken == {name: names.split() for name, names in SETTINGS.items()}
 
 
 def test_each_module_says_what_the_page_says_of_it() -> None:
