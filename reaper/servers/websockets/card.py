@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...config.effects import Which
 from ...foreign import RESTING, SOCKETS
-from ..abilities import LEASES, RATES, REFUSES, able
+from ..abilities import IF_SET, LEASES, RATES, REFUSES, able
 from ..guest import Card, Change, Kind
 from .changes import change
 from .names import ALL
@@ -23,6 +23,9 @@ CARD = Card(
                     "for a message; websockets' own open_timeout bounds the opening"
                 ),
                 limits__min_out_rate="for a long message",
+                limits__max_connections=Which(
+                    f"{IF_SET}; a WebSocket that is too many is opened, and closed with 1013"
+                ),
             ),
             {"timeouts.drain_window": "it closes all at once, with 1001"},
         ),
