@@ -168,6 +168,12 @@ def minor(version: str) -> tuple[int, int]:
     return int(major), int(second)
 
 
+def test_the_pin_on_the_page_is_this_minor_version() -> None:
+    major, second = minor(reaper.__version__)
+    pins = re.findall(r"`idle-reaper([^`]*)`", PAGE)
+    assert pins == [f">={major}.{second},<{major}.{second + 1}"]
+
+
 @pytest.mark.parametrize("name", NOTICES)
 def test_what_goes_is_announced_for_two_minor_releases_and_then_gone(name: str) -> None:
     notice = NOTICES[name]
