@@ -55,6 +55,14 @@ def test_no_table_of_a_page_has_more_than_eight_columns() -> None:
     assert [name for name, head in heads if head.count("|") - 1 > 8] == []
 
 
+def test_each_row_of_a_table_stands_below_its_head() -> None:
+    """A row that follows an empty line is printed as it is typed."""
+    code = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
+    alone = re.compile(r"\n *\n( *\|.*\|)\n(?! *\|[ :|-]+\|$)", re.MULTILINE)
+    found = {name: alone.findall(code.sub("", page)) for name, page in PAGES.items()}
+    assert {name: rows for name, rows in found.items() if rows} == {}
+
+
 def test_the_prose_of_the_pages_fits_into_88_columns() -> None:
     drawn = re.compile(
         r"^```.*?^```$|^<!-- [^>]*do not edit -->$.*?^<!-- end", re.MULTILINE | re.DOTALL
