@@ -55,6 +55,33 @@ def test_what_breaks_stands_among_the_upgrade_notes() -> None:
     assert not missing
 
 
+NUMBERS = (
+    "None One Two Three Four Five Six Seven Eight Nine Ten Eleven Twelve Thirteen Fourteen "
+    "Fifteen Sixteen Seventeen Eighteen Nineteen Twenty"
+)
+
+
+def test_what_a_release_breaks_is_counted_right_and_has_its_row() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    told = {
+        release.partition(".0 (")[0]: (said[1], release)
+        for release in re.split(r"^## ", changelog, flags=re.MULTILINE)[1:]
+        if (
+            said := re.search(r"^- \*You upgrade\.\* (\w+) things break[;,]", release, re.MULTILINE)
+        )
+    }
+    assert told.keys() >= {"0.4", "0.5"}
+    for minor, (number, release) in told.items():
+        breaking = release.partition("### Breaking\n\n")[2].partition("\n\n")[0].splitlines()
+        assert number == NUMBERS.split()[len(breaking)], minor
+        notes = (ROOT / "docs" / "upgrade.md").read_text().partition(f" to {minor}\n")[2]
+        breaks, _, noticed = notes.partition("\n## ")[0].partition("\n### What you may notice\n")
+        if minor != "0.4":  # its rows are not one for each line
+            tables = re.findall(r"^\|---.*\n((?:\|.*\n)+)", breaks, re.MULTILINE)
+            assert sum(rows.count("\n") for rows in tables) == len(breaking), minor
+            assert noticed, minor
+
+
 def test_each_release_begins_with_what_is_new_for_whom() -> None:
     releases = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)[1:]
     for release in releases:
