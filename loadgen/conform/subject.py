@@ -2,7 +2,8 @@
 to its measure.
 
 One rule: *the kinds are written for limits of one second*. What they rest is a share of
-the server's limit; the last 150 ms of a limit stay so many, however long it is.
+the server's limit; the last 150 ms of a limit stay so many, however long it is. No rest
+is longer than its share of the limit that holds while it lasts.
 """
 
 from __future__ import annotations
@@ -13,7 +14,22 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from ..drive.wire import Tls
-from ..plan.acts import HELLO, Act, Kind, Want
+from ..plan.acts import (
+    HELLO,
+    Act,
+    Ask,
+    Begin,
+    Busy,
+    Cancel,
+    Deaf,
+    Done,
+    Drip,
+    Kind,
+    Rest,
+    Send,
+    Until,
+    Want,
+)
 from ..units import seconds
 from .grounds import ground
 
@@ -102,6 +118,18 @@ class Subject:
             return min(known)
         return self.longest if not names else 1.0
 
+    def measures(self, kind: Kind) -> list[float]:
+        """The same for each act of *kind*: while one rests, a limit may hold that is
+        shorter.
+        """
+        one = self.measure(kind)
+        return [
+            min(one, self.limits[phase].seconds)
+            if isinstance(act, Rest | Busy) and phase in self.limits
+            else one
+            for act, phase in zip(kind.acts, phases(kind), strict=False)
+        ]
+
 
 class NotJudged(Exception):
     """A kind cannot be tried at a server; the message says why."""
@@ -121,7 +149,10 @@ def fitted(kind: Kind, subject: Subject) -> Kind:
     kind, one = at_home(kind, subject), subject.measure(kind)
     if one > subject.wait:
         raise NotJudged(f"its limit, {seconds(one)}, is longer than --wait {seconds(subject.wait)}")
-    acts = tuple(_act(act, one, subject) for act in kind.acts)
+    if kind.world == "ends":
+        _outlives(kind, one, subject)
+    measures = zip(kind.acts, subject.measures(kind), strict=True)
+    acts = tuple(_act(act, one, subject, rest) for act, rest in measures)
     answers = tuple(_want(want, subject) for want in kind.answers)
     lag = kind.lag * min(1.0, one)
     return replace(kind, acts=acts, answers=answers, lag=lag)
@@ -137,6 +168,63 @@ SPOKEN = {
 }
 
 
+_BEGUN = re.compile(rb"[A-Z]+ (/\S*) HTTP/")
+_BODY = re.compile(rb"\r\n(?:Content-Length|Transfer-Encoding):")
+
+
+def phases(kind: Kind) -> list[str]:
+    """The limit that holds when each act of *kind* begins, and after the last; "": none
+    that is told by the acts.
+    """
+    if kind.speaks not in ("http", "tls", "http2"):
+        return [""] * (len(kind.acts) + 1)
+    found, sent, asked = ["first_byte"], b"", 0
+    streams: set[int] = set()
+    for act in kind.acts:
+        phase = found[-1]
+        match act:
+            case Send() | Drip() if kind.speaks != "http2":
+                sent += act.data
+                phase = _inside(sent)
+            case Until(count=count) if count >= len(_BEGUN.findall(sent)) > 0:
+                phase = "keep_alive"
+            case Deaf() if phase == "keep_alive":
+                phase = ""
+            case Busy():
+                phase = found[-1] = "keep_alive"
+            case Ask():
+                streams.add(asked)
+                phase, asked = "", asked + 1
+            case Done() | Cancel():
+                streams.discard(act.stream if act.stream >= 0 else asked - 1)
+                phase = "" if streams else "keep_alive"
+            case Begin() | Send() | Drip():
+                phase = ""
+            case _:
+                pass
+        found.append(phase)
+    return found
+
+
+def _inside(sent: bytes) -> str:
+    """The limit that holds where *sent* ends, in a request or behind it."""
+    begun = list(_BEGUN.finditer(sent))
+    head, whole, _ = sent[begun[-1].start() if begun else 0 :].partition(b"\r\n\r\n")
+    if not whole:
+        return "headers"
+    return "body" if _BODY.search(head) else ""
+
+
+def _outlives(kind: Kind, one: float, subject: Subject) -> None:
+    """Raises NotJudged: a limit of silence ends *kind* before the connection is old."""
+    for act, phase in zip((*kind.acts, None), phases(kind), strict=True):
+        rests = stretched(act.seconds, one) if isinstance(act, Rest) else 0.0
+        if act is None and not kind.lives:
+            rests = one
+        if rests and phase in subject.limits and subject.limits[phase].seconds <= rests:
+            raise NotJudged(f"`{phase}` is over before its connection is old enough")
+
+
 def stretched(share: float, one: float) -> float:
     """Seconds for *share* of a limit of *one* second."""
     if 0.8 <= share < 1.0:
@@ -147,16 +235,20 @@ def stretched(share: float, one: float) -> float:
 TIMES = ("seconds", "every", "apart")
 
 
-def _act(act: Act, one: float, subject: Subject) -> Act:
+def _act(act: Act, one: float, subject: Subject, rest: float) -> Act:
+    """*act*, where *one* stands for a second, and *rest* for one in which nothing is
+    sent.
+    """
     changed: dict[str, Any] = {}
     for each in fields(act):
         value = getattr(act, each.name)
         if each.name in TIMES and value is not None:
-            changed[each.name] = stretched(value, one)
+            lasts = isinstance(act, Busy) and each.name == "seconds"
+            changed[each.name] = stretched(value, one if lasts else rest)
         elif each.name == "data":
             changed["data"] = _routed(value, one, subject)
         elif each.name == "acts":
-            changed["acts"] = tuple(_act(inner, one, subject) for inner in value)
+            changed["acts"] = tuple(_act(inner, one, subject, rest) for inner in value)
         elif each.name == "path":
             head = _routed(b" " + value.encode() + b" HTTP/", one, subject)
             changed["path"] = head[1:-6].decode()

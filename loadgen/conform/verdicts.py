@@ -7,6 +7,7 @@ nobody knows, a route that is missing judge nothing, and are counted.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,22 +107,27 @@ def too_late(kind: Kind, subject: Subject, lag: float) -> str:
     """Why what a live client of *kind* lost proves nothing: the machine was *lag*
     seconds late, and it can have lost by that. "": it proves a loss.
     """
-    if lag <= _margin(kind, subject.measure(kind)):
+    if lag <= _margin(kind, subject.measures(kind)):
         return ""
     return f"the machine was {seconds(lag)} late itself"
 
 
-def _margin(kind: Kind, one: float) -> float:
+def _margin(kind: Kind, measures: Sequence[float]) -> float:
     """Seconds by which the machine may be late before it can be what a live client lost
-    by. *one*: the limit that its rests are measured by.
+    by. *measures*: for each act, the limit that its rest is measured by.
     """
-    rests = [act.seconds for act in kind.acts if isinstance(act, Rest | Busy)]
-    rests += [act.apart for act in kind.acts if isinstance(act, Shake) and act.apart]
-    if any(0.75 * one < seconds < one for seconds in rests):
-        return MACHINE
-    if any(rests) or any(isinstance(act, Drip | Take) for act in kind.acts):
-        return max(MACHINE, 0.25 * one)
-    return math.inf
+    margin = math.inf
+    for act, one in zip(kind.acts, measures, strict=True):
+        rests = 0.0
+        if isinstance(act, Rest | Busy):
+            rests = act.seconds
+        elif isinstance(act, Shake):
+            rests = act.apart or 0.0
+        if 0.75 * one < rests < one:
+            return MACHINE
+        if rests or isinstance(act, Drip | Take):
+            margin = min(margin, max(MACHINE, 0.25 * one))
+    return margin
 
 
 def _lost(kind: Kind, end: End, seen: Seen) -> str:

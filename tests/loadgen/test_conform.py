@@ -28,9 +28,9 @@ from loadgen.conform.page import page
 from loadgen.conform.report import as_json, as_text, compared, junit, worse
 from loadgen.conform.run import KINDS, RELOADS, conform, stopped
 from loadgen.conform.subject import Limit, NotJudged, Subject, fitted
-from loadgen.conform.verdicts import NOT_JUDGED, RIGHT, WRONG, Verdict, judge
+from loadgen.conform.verdicts import NOT_JUDGED, RIGHT, WRONG, Verdict, judge, too_late
 from loadgen.drive.wire import Tls
-from loadgen.plan.acts import Rest, Send
+from loadgen.plan.acts import Busy, Rest, Send
 from loadgen.playing.client import Seen
 from loadgen.playing.play import played
 from loadgen.probe import Finding
@@ -221,6 +221,67 @@ def test_the_last_150_ms_of_a_limit_stay_so_many() -> None:
     kind = KIND["asks again in the last 150 ms of `keep_alive`"]
     cut = fitted(kind, subject(keep_alive=5.0, headers=20.0))
     assert [act.seconds for act in cut.acts if isinstance(act, Rest)] == pytest.approx([4.85] * 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "limits", "rested"),
+    [
+        # stock gunicorn with threads waits longer for a first byte than for a next
+        ("waits for a route of 1.6 s", {"first_byte": 7.0, "keep_alive": 2.0}, [1.0]),
+        ("waits for an answer that pauses for 1.6 s", {"headers": 7.0, "keep_alive": 2.0}, [1.0]),
+        ("pipelines three requests", {"first_byte": 7.0, "keep_alive": 2.0}, [1.0]),
+        ("TLS: pipelines three requests", {"first_byte": 7.0, "keep_alive": 2.0}, [1.0]),
+        ("says nothing after a second answer", {"keep_alive": 2.0}, [1.2]),
+        ("sends half of its second head after 0.6 s", {"headers": 9.0, "keep_alive": 2.0}, [1.2]),
+        (
+            "sends half a head in the last 150 ms of `first_byte`",
+            {"headers": 9.0, "first_byte": 2.0},
+            [1.85],
+        ),
+        (
+            "sends its body 0.5 s after a late route began, which reads after 1.6 s",
+            {"first_byte": 7.0, "body": 2.0},
+            [1.0],
+        ),
+        ("pipelines two requests and half of a third", {"headers": 9.0, "keep_alive": 2.0}, [5.4]),
+        ("HTTP/2: cancels an upload, and asks again", {"body": 9.0, "keep_alive": 2.0}, [2.7, 0.6]),
+        (
+            "HTTP/2: begins a block of headers after an answer",
+            {"headers": 9.0, "keep_alive": 2.0},
+            [1.0],
+        ),
+        (
+            "HTTP/2: waits for slow routes and asks others meanwhile",
+            {"first_byte": 7.0, "keep_alive": 2.0},
+            [3.5, 3.5],  # a stream is open all the time
+        ),
+    ],
+)
+def test_no_client_rests_for_longer_than_the_limit_that_holds_meanwhile(name, limits, rested):
+    kind = KIND[name]
+    where = replace(subject(**limits), speaks=frozenset({kind.speaks}))
+    cut = fitted(kind, where)
+    assert [act.seconds for act in cut.acts if isinstance(act, Rest)] == pytest.approx(rested)
+
+
+def test_a_capped_rest_bears_no_more_lateness_of_the_machine_than_its_own_limit_allows() -> None:
+    where = subject(first_byte=20.0, keep_alive=2.0)
+    cut = fitted(KIND["pipelines three requests"], where)
+    assert too_late(cut, where, 0.6)
+    assert not too_late(cut, where, 0.4)
+
+
+def test_a_connection_that_its_keep_alive_ends_first_is_not_judged_by_its_age() -> None:
+    where = subject(max_age=20.0, keep_alive=5.0)
+    for name in (
+        "says nothing after an answer",
+        "has a request on its way at a distance of 160 ms",
+    ):
+        with pytest.raises(NotJudged, match="keep_alive"):
+            fitted(KIND[f"at `max_age`: {name}"], where)
+    busy = fitted(KIND["at `max_age`: asks all the time at a distance of 40 ms"], where).acts[0]
+    assert isinstance(busy, Busy)
+    assert (busy.seconds, busy.every) == (44.0, 0.5)
 
 
 @pytest.mark.parametrize(
