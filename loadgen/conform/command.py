@@ -233,7 +233,7 @@ class Asked:
         subject = asyncio.run(looked(subject))
         kinds = [kind for kind in self.kinds if may_speak(kind, subject)]
         if self.learn:
-            self.display.show(f"looking for limits, up to {seconds(subject.wait)} ...")
+            self.display.show(f"looking for limits, up to {seconds(subject.wait)}, and again ...")
             known = {**self.limits, **dict.fromkeys(self.off, Limit(0.0))}
             more = learnt(target, subject, subject.wait, subject.tls, known)
             subject = replace(subject, limits={**more, **self.limits})

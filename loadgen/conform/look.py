@@ -7,7 +7,7 @@ One rule: *what was not seen, it has not*; what needs it is not judged then.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -142,26 +142,50 @@ def learnt(
     target: Target, subject: Subject, wait: float, tls: Tls | None, known: Mapping[str, Limit]
 ) -> dict[str, Limit]:
     """The limits of the server that *known* lacks, by the probe: it closes, or does not
-    within *wait* seconds. Blocks for about as long.
+    within *wait* seconds. Blocks for about as long, and then for the sum of what was
+    seen: of clients that come all at once, some may have waited for a thread of the
+    server. So each limit that was seen is asked for once more, alone.
     """
-    paths = Paths(subject.routes.get("/", "/"), post=subject.routes.get("/echo", ""))
     protocols = ["echo"] if "lines" in subject.speaks else ["http"]
     if "websocket" in subject.speaks:
         protocols.append("ws")
+    names = {
+        protocol: [name for name in QUESTIONS_OF[protocol] if ASKED[name] not in known]
+        for protocol in protocols
+    }
 
     def asked(protocol: str) -> list[Finding]:
-        where = replace(paths, get=subject.routes["/ws"]) if protocol == "ws" else paths
-        names = [name for name in QUESTIONS_OF[protocol] if ASKED[name] not in known]
-        return probe(target, Speech(protocol, where, tls), wait, trials=TRIALS, only=names)
+        return _probed(target, subject, protocol, names[protocol], wait, tls)
 
-    found: dict[str, Limit] = {}
     with ThreadPoolExecutor() as threads:
-        for findings in threads.map(asked, protocols):
-            for finding in findings:
-                limit = limit_of(finding)
-                if limit is not None:
-                    found[ASKED[finding.name]] = limit
-    return found
+        first = _limits(each for found in threads.map(asked, protocols) for each in found)
+    if sum(map(len, names.values())) == 1:
+        return first
+    for protocol in protocols:
+        closed = [name for name in names[protocol] if ASKED[name] in first]
+        first |= _limits(_probed(target, subject, protocol, closed, wait, tls, one_by_one=True))
+    return first
+
+
+def _probed(
+    target: Target,
+    subject: Subject,
+    protocol: str,
+    names: Sequence[str],
+    wait: float,
+    tls: Tls | None,
+    one_by_one: bool = False,
+) -> list[Finding]:
+    path = subject.routes["/ws"] if protocol == "ws" else subject.routes.get("/", "/")
+    paths = Paths(path, post=subject.routes.get("/echo", ""))
+    speech = Speech(protocol, paths, tls)
+    return probe(target, speech, wait, trials=TRIALS, only=names, one_by_one=one_by_one)
+
+
+def _limits(findings: Iterable[Finding]) -> dict[str, Limit]:
+    """What *findings* show, by the name of the limit."""
+    found = {ASKED[each.name]: limit_of(each) for each in findings}
+    return {name: limit for name, limit in found.items() if limit is not None}
 
 
 QUESTIONS_OF = {

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import re
+import socket
 import ssl
 import warnings
 from collections.abc import AsyncIterator, Sequence
@@ -23,7 +24,7 @@ from loadgen.conform.control import Lag
 from loadgen.conform.grounds import GROUPS, ROWS, ground
 from loadgen.conform.kinds import HIDDEN, LEFT, LEFT_OTHERS
 from loadgen.conform.kinds_http2 import LEFT_HTTP2
-from loadgen.conform.look import limit_of, looked
+from loadgen.conform.look import learnt, limit_of, looked
 from loadgen.conform.page import page
 from loadgen.conform.report import as_json, as_text, compared, junit, worse
 from loadgen.conform.run import KINDS, RELOADS, conform, stopped
@@ -34,6 +35,7 @@ from loadgen.plan.acts import Busy, Rest, Send
 from loadgen.playing.client import Seen
 from loadgen.playing.play import played
 from loadgen.probe import Finding
+from loadgen.units import Target
 from tests.helpers import broken, broken_http2
 from tests.helpers.broken import LIMIT, Broken
 from tests.helpers.broken_http2 import BrokenHttp2
@@ -305,6 +307,38 @@ def test_who_says_in_an_answer_that_it_is_the_last_may_close_behind_it(begins, w
 def test_a_close_at_once_is_no_limit(seconds, known):
     finding = Finding("keep_alive", "", 4, 4, shortest=seconds, longest=seconds)
     assert (limit_of(finding) is not None) is known
+
+
+def test_a_limit_is_learnt_by_clients_that_wait_for_no_thread_beside_them(monkeypatch):
+    asked = []
+
+    def queued(target, speech, wait, *, trials, only, one_by_one=False):
+        asked.append((tuple(only), one_by_one))
+        waits = {"keep_alive": 2.0, "first_byte": 7.0}
+        return [
+            Finding(name, "", 4, 4, shortest=waits[name], longest=waits[name] + 0.001)
+            if one_by_one
+            else Finding(name, "", 4, 4, shortest=waits[name] + 0.41, longest=waits[name] + 0.6)
+            if name in waits
+            else Finding(name, "", 4, 0)
+            for name in only
+        ]
+
+    monkeypatch.setattr("loadgen.conform.look.probe", queued)
+    target = Target("127.0.0.1", 1, socket.AF_INET)
+    known = {"handshake": Limit(0.0)}
+    found = learnt(target, subject(), 30.0, None, known)
+    assert {name: limit.seconds for name, limit in found.items()} == {
+        "first_byte": 7.0,
+        "keep_alive": 2.0,
+    }
+    assert asked == [
+        (("first_byte", "headers", "body", "keep_alive"), False),
+        (("first_byte", "keep_alive"), True),
+    ]
+    known |= dict.fromkeys(("first_byte", "headers", "body"), Limit(0.0))
+    assert list(learnt(target, subject(), 30.0, None, known)) == ["keep_alive"]
+    assert asked[2:] == [(("keep_alive",), False)]  # nobody was beside it
 
 
 def test_what_a_kind_asks_for_is_as_long_as_the_longest_limit_wants_it() -> None:
