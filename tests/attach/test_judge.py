@@ -110,6 +110,16 @@ def test_a_push_on_its_way_gives_the_peer_its_timeout_once_and_further_ones_do_n
         assert judge(look(22.1, received=1.0, sent=22.0, queued=queued), known, IDLE)[0].due
 
 
+def test_a_peer_that_pauses_its_reading_is_idle_before_it_is_stalled_if_idle_is_shorter() -> None:
+    for idle, write, reason in ((4.0, 60.0, "idle"), (60.0, 4.0, "write")):
+        limits = Limits(idle=idle, write=write, grain=GRAIN)
+        known = FRESH
+        for now, due in ((5.0, False), (8.9, False), (9.1, True)):
+            paused = look(now, received=1.0, sent=5.0, acked=50, queued=100)
+            verdict, known = judge(paused, known, limits)
+            assert (verdict.due, verdict.reason) == (due, reason)
+
+
 def test_a_download_that_the_peer_acknowledges_is_not_idle() -> None:
     known = FRESH
     for second in range(5, 100, 10):
