@@ -63,6 +63,14 @@ def test_each_row_of_a_table_stands_below_its_head() -> None:
     assert {name: rows for name, rows in found.items() if rows} == {}
 
 
+def test_no_page_asks_an_index_for_reaper_which_is_on_none() -> None:
+    """The page on installing says why what an error names works all the same."""
+    asks = [
+        name for name, page in PAGES.items() if re.search("pip install ['\"]?idle-reaper", page)
+    ]
+    assert [name for name in asks if name not in ("CHANGELOG.md", "docs/install.md")] == []
+
+
 def test_the_prose_of_the_pages_fits_into_88_columns() -> None:
     drawn = re.compile(
         r"^```.*?^```$|^<!-- [^>]*do not edit -->$.*?^<!-- end", re.MULTILINE | re.DOTALL
