@@ -110,7 +110,7 @@ def test_a_push_on_its_way_gives_the_peer_its_timeout_once_and_further_ones_do_n
         assert judge(look(22.1, received=1.0, sent=22.0, queued=queued), known, IDLE)[0].due
 
 
-def test_a_peer_that_pauses_its_reading_is_idle_before_it_is_stalled_if_idle_is_shorter() -> None:
+def test_who_pauses_its_reading_is_ended_by_the_shorter_of_idle_and_write() -> None:
     for idle, write, reason in ((4.0, 60.0, "idle"), (60.0, 4.0, "write")):
         limits = Limits(idle=idle, write=write, grain=GRAIN)
         known = FRESH

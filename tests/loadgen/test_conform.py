@@ -266,7 +266,7 @@ def test_no_client_rests_for_longer_than_the_limit_that_holds_meanwhile(name, li
     assert [act.seconds for act in cut.acts if isinstance(act, Rest)] == pytest.approx(rested)
 
 
-def test_a_capped_rest_bears_no_more_lateness_of_the_machine_than_its_own_limit_allows() -> None:
+def test_a_capped_rest_bears_no_more_lateness_than_its_own_limit() -> None:
     where = subject(first_byte=20.0, keep_alive=2.0)
     cut = fitted(KIND["pipelines three requests"], where)
     assert too_late(cut, where, 0.6)
