@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ import reaper.asyncio
 import reaper.threads
 import reaper.trio
 from reaper.testing import NotConforming, on_asyncio, on_threads, on_trio
+from reaper.testing.keepers import Failed, Play, play_all
 from scripts.keepers.kinds import KINDS, Kind
 
 
@@ -29,6 +31,40 @@ def test_a_kind_that_projects_write_fails_the_kit(name: str) -> None:
     kind: Any = type(name, (KINDS[name],), {"now": Kind.now})
     with pytest.raises(NotConforming):
         on_asyncio.check_keeper(kind.open)
+
+
+LOOPS: Any = [(on_asyncio, reaper.asyncio), (on_trio, reaper.trio)]
+
+
+@pytest.mark.parametrize(("kit", "world"), LOOPS, ids=["asyncio", "trio"])
+def test_of_a_keeper_that_passes_nothing_is_logged_as_if_it_failed(
+    kit: Any, world: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("WARNING", "reaper")
+    kit.check_keeper(world.open_keeper)
+    assert caplog.messages == []
+
+
+def test_what_others_log_during_a_story_stays_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "reaper")
+    log = logging.getLogger("reaper")
+
+    class Told:
+        async def a_story(self, play: Play) -> None:
+            log.error("mine", exc_info=ValueError("mine"))
+            log.error("provoked", exc_info=Failed("a"))
+            log.warning("a stall of the story", extra={"lag": 1.0})
+            other = threading.Thread(
+                target=lambda: log.warning("another's stall", extra={"lag": 1.0})
+            )
+            other.start()
+            other.join()
+
+    play_all(on_asyncio.KeeperStage, reaper.asyncio.open_keeper, Told)
+    log.error("provoked, but by no story", exc_info=Failed("a"))
+    assert caplog.messages == ["mine", "another's stall", "provoked, but by no story"]
 
 
 def test_the_keepers_of_loops_pass_it() -> None:
