@@ -12,7 +12,7 @@ import asyncio
 import inspect
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from ..driver.driver import Driver
 from ..driver.watched import Watched
@@ -71,6 +71,17 @@ class Connection(Watched):
     def own_socket(self) -> Any:
         """The interpreter's, below its transport; None if there is none."""
         return None if self.transport is None else own_socket(self.transport)
+
+    @property
+    def stream(self) -> NoReturn:
+        """Only a connection on trio has one. Raises AttributeError, which says what to
+        do here.
+        """
+        # A property, for a `__getattr__` would slow each attribute of the class down.
+        raise AttributeError(
+            "on asyncio a connection has no stream to receive by: call connection.touch() "
+            "after each read (a handler of start_server need not)"
+        )
 
     def __enter__(self) -> Connection:
         task = asyncio.current_task()

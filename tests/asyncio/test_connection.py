@@ -236,3 +236,15 @@ async def test_it_works_under_anyio(loop: Asyncio, r: AsyncioReaper) -> None:
         with anyio.move_on_after(50):
             await anyio.sleep(20)
     assert reasons == ["idle"]
+
+
+@reaping()
+async def test_a_connection_says_what_to_do_in_place_of_a_stream(
+    loop: Asyncio, r: AsyncioReaper
+) -> None:
+    with (
+        r.watch(None, idle=5) as connection,
+        pytest.raises(AttributeError, match=r"call connection\.touch\(\) after each read"),
+    ):
+        _: object = connection.stream
+    assert not hasattr(connection, "stream")
