@@ -1,7 +1,7 @@
 """TLS: a client has two seconds for its handshake, however it drips, and then may be
 silent for three.
 
-python -m examples.tls_echo 8443 certificate.pem key.pem
+python -m examples.tls_echo 8443 cert.pem key.pem
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ proxy, a journal, attach, extras.
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import doctest
 import os
@@ -361,3 +362,13 @@ def test_the_program_on_the_page_about_attach_ends_a_silent_connection(tmp_path:
         assert client.recv(10) == b"hello"
         assert client.recv(10) == b""
         assert time.monotonic() - spoke >= 0.5
+
+
+def test_each_example_is_started_as_its_docstring_says() -> None:
+    rows = re.findall(r"^\| `(\w+\.py)` \| `([^`]+)` \|", PAGES["examples/README.md"], re.MULTILINE)
+    assert len(rows) > 15
+    for name, start in rows:
+        said = ast.get_docstring(ast.parse((ROOT / "examples" / name).read_text()))
+        assert said is not None
+        assert start in said, name
+        assert f"{start} --" not in said, name
