@@ -32,6 +32,7 @@ import reaper.trio
 from reaper.__main__ import main
 from reaper.pipeline.losses.formats import KNOWN
 from reaper.testing import Client
+from reaper.testing.on_asyncio import KeeperStage
 from reaper.testing.on_trio import closings
 from scripts.serving import free_port, serving
 from tests.docs.test_readme import SERVERS
@@ -41,6 +42,7 @@ from tests.helpers.server_process import installed
 from tests.pipeline.test_losses import ASKED, written
 
 ROOT = Path(__file__).parent.parent.parent
+HOST = "127.0.0.1"
 README, GUIDE, TUTORIAL, UVICORN, PIPELINE, KEEPER = NAMES = (
     "README.md",
     "docs/guide.md",
@@ -54,6 +56,10 @@ BLOCK = re.compile(
     r"^```\w*\n(.*?)^```$|(?<=\n\n)((?: {4}[^\n]*\n|\n(?= {4}))+)", re.MULTILINE | re.DOTALL
 )
 
+IN_TASKS = "import asyncio\nimport reaper.asyncio\n\nclass Sessions"
+MAKES_PROCESSES = "import asyncio\n\nimport reaper.asyncio\n\n\nasync def make"
+TOUCHED = "import asyncio\n\nimport reaper.asyncio\n\npackets"
+WITH_A_JOURNAL = "import asyncio\n\nimport reaper.asyncio\nfrom reaper.journal"
 HERE = {
     (README, "uvicorn app:app"): "one flag",
     (README, "reaper run"): "one command",
@@ -68,10 +74,14 @@ HERE = {
     (PIPELINE, "python -m reaper.pipeline audit"): "an hour",
     (PIPELINE, "$ python -m reaper.pipeline losses"): "losses",
     (PIPELINE, "from pathlib import Path"): "a question of your own",
-    (KEEPER, "import asyncio"): "the keeper's program",
+    (GUIDE, IN_TASKS): "a session without a socket",
+    (KEEPER, MAKES_PROCESSES): "the keeper's program",
+    (KEEPER, TOUCHED): "a session without a socket",
     (KEEPER, "await reaper.asyncio.serve_status"): "look at it",
-    (KEEPER, "from reaper.journal"): "the keeper's journal",
-    (KEEPER, "from reaper.testing"): "try it",
+    (KEEPER, "await nursery.start(reaper.trio.serve_status"): "look at it",
+    (KEEPER, "reaper.threads.serve_status"): "look at it",
+    (KEEPER, WITH_A_JOURNAL): "the keeper's journal",
+    (KEEPER, "from reaper.asyncio import open_keeper"): "try it",
 }
 """The page and the beginning of a block -> the tests below that run it, in a word."""
 IN_THE_TUTORIAL = "test_readme: the tutorial leaks, then holds, then leaves a journal"
@@ -86,6 +96,7 @@ ELSEWHERE = {
     (TUTORIAL, "connections  300"): IN_THE_TUTORIAL,
     (TUTORIAL, "reaper pipeline audit"): IN_THE_TUTORIAL,
     (TUTORIAL, "reaper pipeline report"): IN_THE_TUTORIAL,
+    (GUIDE, "[timeouts]"): "test_pages: the settings on a page pass check",
     (UVICORN, "[timeouts]"): "test_pages: the settings on a page pass check",
     (PIPELINE, "log_format losses"): "tests/pipeline/test_losses.py: a real nginx writes it",
     (PIPELINE, "import reaper.pipeline"): WITH_SPARK,
@@ -131,11 +142,20 @@ def test_every_block_of_six_pages_is_run_or_says_why_not() -> None:
         assert any(text.startswith(begins) for text in blocks(page)), (page, begins)
 
 
+@pytest.mark.parametrize("page", [GUIDE, KEEPER])
+def test_each_python_block_of_the_guide_and_of_the_keepers_page_is_whole(page: str) -> None:
+    programs = re.findall(r"^```python\n(.*?)^```$", PAGES[page], re.MULTILINE | re.DOTALL)
+    assert len(programs) >= 4
+    for program in programs:
+        assert re.match("import |from ", program)
+        compile(program, page, "exec")
+
+
 # ---- a keeper
 
 
 def test_the_keepers_programs_keep_and_end(capsys: pytest.CaptureFixture[str]) -> None:
-    program = block(KEEPER, "import asyncio")
+    program = block(KEEPER, MAKES_PROCESSES)
     names: dict[str, Any] = {}
     exec(program, names)
     assert capsys.readouterr().out == "b'hello\\n'\n"
@@ -153,8 +173,9 @@ def test_the_keepers_programs_keep_and_end(capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.slow
 def test_top_shows_a_keeper_by_the_line_of_its_page(capsys: pytest.CaptureFixture[str]) -> None:
-    asynchronous, threaded = block(KEEPER, "await reaper.asyncio.serve_status").splitlines()
-    assert asynchronous.endswith("# reaper top --connect 127.0.0.1:9300")
+    (asynchronous,) = block(KEEPER, "await reaper.asyncio.serve_status").splitlines()
+    (threaded,) = block(KEEPER, "reaper.threads.serve_status").splitlines()
+    assert "`reaper top --connect 127.0.0.1:9300`" in PAGES[KEEPER]
     seen = []
 
     def top(port: int) -> None:
@@ -173,7 +194,22 @@ def test_top_shows_a_keeper_by_the_line_of_its_page(capsys: pytest.CaptureFixtur
             async with await names["serve"]():
                 await asyncio.to_thread(top, port)
 
+    async def on_trio() -> None:
+        async with (
+            reaper.trio.open_keeper(str.upper, lambda *_: None) as keeper,
+            keeper.use("a"),
+            trio.open_nursery() as nursery,
+        ):
+            port = free_port()
+            names: dict[str, Any] = {"reaper": reaper, "keeper": keeper, "nursery": nursery}
+            line = block(KEEPER, "await nursery.start").replace("9300", str(port))
+            exec(f"async def serve():\n    return {line}", names)
+            await names["serve"]()
+            await trio.to_thread.run_sync(top, port)
+            nursery.cancel_scope.cancel()
+
     asyncio.run(on_asyncio())
+    trio.run(on_trio)
     with reaper.threads.open_keeper(str.upper, lambda *_: None) as keeper, keeper.use("a"):
         port = free_port()
         line = threaded.replace("9300", str(port))
@@ -181,6 +217,7 @@ def test_top_shows_a_keeper_by_the_line_of_its_page(capsys: pytest.CaptureFixtur
         top(port)
         server.shutdown()
         server.server_close()
+    assert len(seen) == 3
     for picture in seen:
         assert "open 1" in picture
 
@@ -189,23 +226,76 @@ def test_a_keeper_writes_the_journal_of_its_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    lines = block(KEEPER, "from reaper.journal").replace(" ...", " await used(keeper)")
-
-    async def used(keeper: Any) -> None:
-        async with keeper.use("a"):
-            pass
-
-    names: dict[str, Any] = {"reaper": reaper, "make": str.upper, "end": print, "used": used}
-    exec(f"async def main():\n{indent(lines, '    ')}", names)
-    asyncio.run(names["main"]())
-    assert "A drain" in capsys.readouterr().out
+    exec(block(KEEPER, WITH_A_JOURNAL), {})
+    assert capsys.readouterr().out.splitlines() == [
+        "a session of alice is used",
+        "a session of alice is ended: drain",
+    ]
     (file,) = (tmp_path / "journal").glob("*.parquet")
     kinds = read_table(file, columns=["kind"]).to_pydict()["kind"]
     assert [kind for kind in kinds if kind in ("open", "close_app")] == ["open", "close_app"]
 
 
-def test_reapers_keeper_passes_the_trial_of_its_page() -> None:
-    exec(block(KEEPER, "from reaper.testing"), {"my_open_keeper": reaper.asyncio.open_keeper})
+def test_reapers_keeper_passes_the_trial_of_its_page(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("WARNING", "reaper")
+    exec(block(KEEPER, "from reaper.asyncio import open_keeper"), {})
+    assert capsys.readouterr().out == "it keeps them all\n"
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize(
+    ("page", "begins", "said"),
+    [(GUIDE, IN_TASKS, "silent: {}\n"), (KEEPER, TOUCHED, "ended: {} idle 8\n")],
+)
+def test_a_session_without_a_socket_ends_when_no_packet_comes(
+    page: str, begins: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In virtual time. Who speaks within the page's thirty seconds stays, also if that
+    is during a stall.
+    """
+    program = block(page, begins)
+    assert "idle=30)" in program
+    port = free_port()
+    names: dict[str, Any] = {}
+    exec(program.replace("9999", str(port)), names)
+    stage = KeeperStage()
+
+    async def tried() -> None:
+        loop = stage.loop
+        serving = loop.create_task(names["main"]())
+        await asyncio.sleep(1)  # it listens
+        peers = [
+            (await loop.create_datagram_endpoint(asyncio.DatagramProtocol, (HOST, 0), (HOST, port)))
+            for _ in range(2)
+        ]
+        speaker, other = (transport for transport, _ in peers)
+        speaks, once = (
+            "{} {}".format(*each.get_extra_info("sockname")) for each in (speaker, other)
+        )
+        other.sendto(b"once")
+        for _ in range(6):
+            speaker.sendto(b"again")
+            await asyncio.sleep(20)
+        out = capsys.readouterr().out
+        assert once in out
+        speaker.sendto(b"again")
+        await asyncio.sleep(29.5)
+        speaker.sendto(b"again, and the loop stands still before it reads that")
+        stage.stall(20)
+        await asyncio.sleep(29)
+        out += capsys.readouterr().out
+        assert speaks not in out
+        await asyncio.sleep(3)
+        assert capsys.readouterr().out == said.format(speaks)
+        speaker.close()
+        other.close()
+        serving.cancel()
+        with suppress(asyncio.CancelledError):
+            await serving
+
+    stage.played(tried)
 
 
 # ---- the guide
@@ -257,6 +347,56 @@ def test_the_guides_server_with_tls_on_trio_closes_a_silent_client(
             nursery.cancel_scope.cancel()
 
     trio.run(serve)
+
+
+BY_THE_CLASS = "import asyncio\nimport reaper.asyncio\n\nclass Echo(reaper.asyncio.Protocol)"
+WATCHED = "import asyncio\nimport reaper.asyncio\n\nasync def main():\n    async with"
+
+
+def heard_until(program: str, silence: float) -> float:
+    """Seconds of virtual time until a server of the guide closed a client that speaks
+    whenever it has been silent for so long.
+    """
+    port = free_port()
+    names: dict[str, Any] = {}
+    exec(program.replace("8080", str(port)), names)
+    stage = KeeperStage()
+    found: list[float] = []
+
+    async def tried() -> None:
+        serving = stage.loop.create_task(names["main"]())
+        await asyncio.sleep(1)  # it listens
+        began = stage.now()
+        reader, writer = await asyncio.open_connection(HOST, port)
+        ended = stage.loop.create_task(reader.read(1))
+        while not ended.done() or ended.result():
+            if ended.done():
+                ended = stage.loop.create_task(reader.read(1))
+            await asyncio.wait([ended], timeout=silence)
+            if not ended.done():
+                writer.write(b"x")
+                await asyncio.sleep(0.01)
+        found.append(stage.now() - began)
+        writer.close()
+        serving.cancel()
+        with suppress(asyncio.CancelledError):
+            await serving
+
+    stage.played(tried)
+    return found[0]
+
+
+def test_a_protocol_of_the_guides_class_has_thirty_seconds_where_it_says_nothing() -> None:
+    program = block(GUIDE, BY_THE_CLASS)
+    (line,) = re.findall(r"^    idle = 30 .*\n\n", program, re.MULTILINE)
+    assert "without it 30 s hold" in PAGES[GUIDE]
+    assert 30 <= heard_until(program.replace(line, ""), 50) <= 32
+
+
+def test_where_nothing_touches_a_client_that_speaks_is_closed_too() -> None:
+    program = block(GUIDE, WATCHED)
+    (line,) = re.findall(r"^ *connection\.touch\(\).*\n", program, re.MULTILINE)
+    assert 30 <= heard_until(program.replace(line, ""), 10) <= 32
 
 
 # ---- uvicorn, and reaper run

@@ -37,7 +37,7 @@ from tests.helpers.server_process import installed, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in MARKDOWN}
-SETTINGS = ("docs/timeouts.md", "docs/uvicorn.md", "docs/howto/proxies.md")
+SETTINGS = ("docs/guide.md", "docs/timeouts.md", "docs/uvicorn.md", "docs/howto/proxies.md")
 
 
 def blocks(page: str, language: str) -> list[str]:
