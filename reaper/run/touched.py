@@ -45,8 +45,13 @@ def lines(card: Card, found: Mapping[str, str], *, inside: bool) -> Iterator[str
     left = "is not guarded" if inside else "is guarded from outside"
     yield f"  if one of these names is missing, nothing is replaced, a line says which, and it {left};"
     yield "  with --strict it is refused instead, with status 2"
+    before = ""
     for table, whose in tables(card):
-        yield from _lines(table, whose, found)
+        head, *places = _lines(table, whose, found)
+        if head != before:
+            yield head
+        yield from places
+        before = head
 
 
 def stranger_lines() -> Iterator[str]:

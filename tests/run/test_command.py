@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +202,12 @@ def test_of_a_loop_each_guest_lists_what_it_uses() -> None:
         if card.promised:  # a server that is made here lets go of half a handshake
             assert "    asyncio.base_events Server: replaces close" in all_of(card.name)
             assert "    asyncio.sslproto: reads SSLProtocol" in all_of(card.name)
+
+
+def test_a_package_is_named_once_for_the_names_that_follow() -> None:
+    for card in cards():
+        heads = [each for each in lines(card, {}, inside=False) if each[2:3] != " "]
+        assert all(one != other for one, other in pairwise(heads)), card.name
 
 
 def test_of_gunicorn_the_names_of_the_uvicorn_in_it_are_listed() -> None:
