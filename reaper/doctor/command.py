@@ -107,6 +107,7 @@ def _examine(parsed: argparse.Namespace) -> int:
     with needs("doctor", "idle-reaper[attach]"):
         from ..attach.kernel import Linux, Refusal, namespace
         from ..attach.targets import ByListen, ByPid, Target, parse_address
+        from .guarded import guards
         from .looking import Watch, look
         from .mending import mend, widen
         from .show import progress, show
@@ -175,6 +176,9 @@ def _examine(parsed: argparse.Namespace) -> int:
             proxy,
             bool(parsed.command),
             pid if pid is not None and elsewhere else 0,
+            guards(
+                [one.pid for one in last.processes], [one.address for one in target.listeners()]
+            ),
         )
         found = [one for one in findings(seen) if parsed.mend in (None, one.kind)]
         if parsed.mend:
@@ -193,6 +197,7 @@ def _examine(parsed: argparse.Namespace) -> int:
                 "connections": len(last.connections),
                 "deserted": None if seen.deserted is None else round(seen.deserted, 1),
                 "processes": len(last.processes),
+                "guarded": seen.guards.record(),
                 "streams": streams(seen).record(),
                 "findings": [one.record() for one in found],
                 "not_judged": missing,

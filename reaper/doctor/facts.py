@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Process(NamedTuple):
@@ -111,6 +111,46 @@ class Glances:
 
 
 @dataclass(frozen=True)
+class Guards:
+    """What of reaper stands around the server, as far as that shows from outside."""
+
+    watcher: int | None = None
+    """The watcher of a `reaper run` around it that is alive; 0: there is none."""
+    ended: int = 0
+    """The watcher that one of its processes names and that has ended; 0: none."""
+    inside: bool | None = None
+    """Whether REAPER_RUN is in the environment of a process of it, so that a Python
+    server guards itself.
+    """
+    closing: tuple[int, ...] = ()
+    """The processes of `reaper attach --close` that look at it."""
+    looking: tuple[int, ...] = ()
+    """Those without `--close`."""
+
+    @property
+    def run(self) -> str | None:
+        """What `reaper run` does: "watches"; "ended", its watcher has; "inside", it has
+        none; "no", it is not around the server. None: that cannot be seen.
+        """
+        if self.watcher:
+            return "watches"
+        if self.ended:
+            return "ended"
+        if self.inside:
+            return None if self.watcher is None else "inside"
+        return "no" if self.inside is False else None
+
+    def record(self) -> dict[str, Any]:
+        """The same as JSON knows it."""
+        found = [(pid, True) for pid in self.closing] + [(pid, False) for pid in self.looking]
+        return {
+            "run": self.run,
+            "watcher": self.watcher or self.ended or None,
+            "attach": [{"pid": pid, "closes": closes} for pid, closes in sorted(found)],
+        }
+
+
+@dataclass(frozen=True)
 class Examination:
     """Two looks at a server, and what was asked about it."""
 
@@ -133,6 +173,7 @@ class Examination:
     """
     within: int = 0
     """The process whose network namespace is meant, if that is not ours; 0: ours."""
+    guards: Guards = Guards()
 
     @property
     def seconds(self) -> float:

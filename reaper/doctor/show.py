@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..errors import needs, printable
-from .facts import Examination
+from .facts import Examination, Guards
 from .findings import Finding, spelled
 from .streams import streams
 
@@ -28,6 +28,33 @@ def _deserted(seen: Examination, now: float) -> str:
     since = time.strftime("%H:%M:%S", time.localtime(now - ago))
     longer = "" if seen.ever_visited else ", or longer"
     return f"nobody has been connected since {since}, {spelled(ago)} ago{longer}"
+
+
+OF_RUN = {
+    "watches": "`reaper run` stands around it, and its watcher (process {pid}) is alive: the lines on "
+    "its standard error say what is guarded",
+    "ended": "not from outside any more: the watcher of its `reaper run` (process {pid}) has ended; "
+    "a Python server that guards itself still does",
+    "inside": "from inside, if it is a Python server that `reaper run` knows: REAPER_RUN is set; no "
+    "watcher guards it from outside",
+    "no": "not by `reaper run`; what a server does inside itself cannot be seen from outside",
+    None: "by `reaper run`, that cannot be seen: its processes or a watcher may not be looked into",
+}
+"""What is said of `Guards.run`."""
+
+
+def guarded(found: Guards) -> str:
+    """Whether reaper guards the server, in words."""
+    if found.run is None and found.watcher == 0:  # its environment is overwritten, or hidden
+        said = (
+            "no watcher of `reaper run` stands around it; what a server does inside itself cannot "
+            "be seen from outside"
+        )
+    else:
+        said = OF_RUN[found.run].format(pid=found.watcher or found.ended)
+    by = [f"process {pid}, which closes" for pid in found.closing]
+    by += [f"process {pid}, which closes nothing" for pid in found.looking]
+    return "; ".join([f"by `reaper attach` ({', '.join(by)})", said] if by else [said])
 
 
 @contextmanager
@@ -95,6 +122,7 @@ def draw(
     else:
         head.append("nothing is wrong", "green")
     put(head)
+    put(Text(guarded(seen.guards)), "guarded", 10)
     if (open_now := streams(seen)).many:
         put(Text(str(open_now)), "streams", 10)
     if seen.deserted is not None:
