@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from ..config.flags import duration
 from ..errors import ReaperError, needs, printable
 from .picture import ADDRESS, PHASE, Picture, picture_of, rates
-from .sources import Http, Kernel, Unreachable
+from .sources import SEES, Http, Kernel, Unreachable
 
 GOOD, UNUSABLE = 0, 2
 Source = Http | Kernel
@@ -97,10 +97,7 @@ def run(parsed: argparse.Namespace) -> int:
 def _picture(source: Source) -> Picture:
     found = source.ask()
     if found.get("workers") == [] and not found.get("missing"):
-        raise Unreachable(
-            f"{source.name}: no guarded server is known to that status: it sees what "
-            "`--http reaper.uvicorn:Auto` or a worker of reaper.gunicorn guards, not `reaper run`"
-        )
+        raise Unreachable(f"{source.name}: no guarded server is known to that status: {SEES}")
     try:
         return picture_of(found)
     except (KeyError, TypeError, ValueError) as error:

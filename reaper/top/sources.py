@@ -25,6 +25,12 @@ long.
 LARGEST = 16 << 20
 """The most bytes of an answer that are read."""
 
+SEES = (
+    "a status sees what `--http reaper.uvicorn:Auto` or a worker of reaper.gunicorn guards, or the "
+    "program that serves it, not `reaper run`; `reaper doctor --pid N` says whether that is there"
+)
+"""What is said where an answer is no picture, so that nobody takes it for no guard."""
+
 NAMED = 40
 """How many connections are named, of those that have been silent the longest."""
 
@@ -82,17 +88,24 @@ class Http:
         except TimeoutError:
             raise Unreachable(f"{self._url}: no answer within {TIMEOUT:g} s") from None
         except (OSError, http.client.HTTPException) as error:
+            if type(error) is http.client.BadStatusLine:
+                raise Unreachable(self._no_status("expected HTTP")) from None
             cause = getattr(error, "reason", error)
             why = str(getattr(cause, "strerror", None) or cause).lower()
             raise Unreachable(f"{self._url}: {why or type(error).__name__}") from None
         except ValueError:
-            raise Unreachable(f"{self._url} is not the status of a reaper: expected JSON") from None
+            raise Unreachable(self._no_status("expected JSON")) from None
         if not isinstance(found, dict) or found.get("schema") != SCHEMA:
             got = found.get("schema") if isinstance(found, dict) else None
-            raise Unreachable(
-                f"{self._url} is not the status of a reaper: schema {got!r}, expected {SCHEMA!r}"
-            )
+            raise Unreachable(self._no_status(f"schema {got!r}, expected {SCHEMA!r}"))
         return found
+
+    def _no_status(self, why: str) -> str:
+        """That what answers is none, because of *why*; no word about the guard."""
+        return (
+            f"{self._url} is not the status of a reaper: {why}; that says nothing of whether the "
+            f"server is guarded: {SEES}"
+        )
 
 
 class Kernel:

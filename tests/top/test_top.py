@@ -326,8 +326,12 @@ def top(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("status_line", "body", "said"),
     [
-        ("200 OK", "<html>", "expected JSON"),
-        ("200 OK", "[]", "schema None"),
+        (
+            "200 OK",
+            "<html>",
+            "expected JSON; that says nothing of whether the server is guarded: a",
+        ),
+        ("200 OK", "[]", "schema None, expected 'reaper-status/1'; that says nothing of whether"),
         ("200 OK", '{"schema": "reaper-status/9"}', "schema 'reaper-status/9'"),
         ("404 Not Found", "", "answered 404 Not Found; is there a status?"),
     ],
@@ -352,6 +356,20 @@ def test_another_servers_answer_is_recognised(
         with pytest.raises(Unreachable, match=re.escape(said)):
             Http("http://{}:{}/".format(*another.getsockname())).ask()
         assert asked.result(PATIENCE).startswith(b"GET /status HTTP/1.1\r\n")
+
+
+def test_an_echo_is_said_to_be_no_status_and_nothing_of_its_guard() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as another, ThreadPoolExecutor(1) as pool:
+
+        def echo() -> None:
+            client, _ = another.accept()
+            with client:
+                client.sendall(client.recv(1000))
+
+        echoed = pool.submit(echo)
+        with pytest.raises(Unreachable, match=r"status of a reaper: expected HTTP; that says noth"):
+            Http("http://{}:{}".format(*another.getsockname())).ask()
+        echoed.result(PATIENCE)
 
 
 @pytest.mark.slow
