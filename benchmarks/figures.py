@@ -98,9 +98,10 @@ QUOTES: dict[str, list[Quote]] = {
     "docs/why-not-timeouts.md": [
         Quote(
             "`move_on_after` takes {} times the instructions of one without a timeout, an echo "
-            "on `serve_tcp` {} times",
+            "with `watch()` and `touch()` {} times. An echo on `serve_tcp` takes {} times",
             lambda found: [
                 _exchange(found, "move_on_after per read", "plain", 1),
+                _exchange(found, "watch() and touch()", "plain", 2),
                 _exchange(found, "serve_tcp(idle=30)", "plain", 1),
             ],
         ),
