@@ -32,6 +32,7 @@ from reaper.attach import command
 from reaper.config import OPTIONS
 from reaper.config.flags import Parser
 from scripts.serving import free_port, serving
+from scripts.tools import NGINX
 from tests.docs.test_readme import MARKDOWN
 from tests.helpers.server_process import installed, wait_until
 
@@ -234,7 +235,7 @@ def test_nginx_accepts_what_the_page_about_proxies_shows(tmp_path: Path) -> None
     assert "listen 80;" in text
     inner = text.replace("listen 80;", f"listen unix:{tmp_path / 'socket'};")
     (tmp_path / "nginx.conf").write_text(
-        f"pid {tmp_path / 'pid'};\nevents {{}}\nhttp {{\naccess_log off;\n{inner}}}\n"
+        NGINX.format(folder=tmp_path, main="", most=100, http=inner)
     )
     command: list[str | Path] = [
         nginx,
