@@ -71,7 +71,11 @@ def guarded(
     }
     log = tmp_path / "log"
     with serving(
-        [*REAPER, "run", *limits, *flags, "--", *words], log, port=port, environment=environment
+        [*REAPER, "run", *limits, *flags, "--", *words],
+        log,
+        port=port,
+        environment=environment,
+        session="--inside" in flags,  # no watcher hears it: one process speaks for a group
     ) as started:
         wait_until(
             lambda: all(each in log.read_text() for each in said), "the word of what is guarded"
