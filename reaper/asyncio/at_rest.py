@@ -4,8 +4,8 @@ The rule of this module: *a connection at rest holds no buffer, and a busy one i
 touched*. `asyncio.sslproto` keeps a read buffer of 256 KiB for each connection as long
 as it lives, and OpenSSL keeps its two memory buffers as large as they have ever been. A
 connection is at rest when nothing was read from it between two looks. The buffer itself
-says so: the first look writes a byte into it that no TLS record begins with, and the
-next read writes over it.
+says so: the first look writes a mark at its beginning, and the next read writes over
+it. A read may begin amid a record, with any byte; none begins with the whole mark.
 
 On Linux a connection gets a buffer of the same size outside the heap as soon as it is
 known, and keeps it: at rest the system takes the pages back, and the next read brings
@@ -75,7 +75,9 @@ mapping of its own, and the system allows a process 65,530.
 _BORROWERS: set[weakref.ref[Any]] = set()
 """Those that are. Loops of several threads share it: each step is one of the set's."""
 
-MARK = 0xFF
+MARK = b"\xff" * 8
+NOTHING = bytes(len(MARK))
+"""What a buffer begins with that was not read into since it was given back."""
 
 SMALL = 16384
 """Bytes of a TLS record, and of the buffer that a connection which was lent none makes
@@ -88,10 +90,8 @@ WORTH_SPLITTING = 4096
 
 LITTLE = 256
 
-UNFILLED = (0, MARK)
-"""What the last byte of a buffer is that has not been filled since it was made, or
-looked at.
-"""
+UNFILLED = (NOTHING, MARK)
+"""What a buffer ends with that has not been filled since it was made, or looked at."""
 
 # OpenSSL's BIO_C_SET_BUF_MEM, BIO_C_GET_BUF_MEM_PTR and BIO_CLOSE
 _SET_BUF_MEM, _GET_BUF_MEM, _CLOSE = 114, 115, 1
@@ -216,12 +216,12 @@ class Resting:
                 continue
             protocol = reference()
             if protocol is not None and (buffer := protocol._ssl_buffer):
-                first = buffer[0]
-                if self._members[reference] and not first:
+                first = buffer[: len(MARK)]
+                if self._members[reference] and first == NOTHING:
                     continue  # nothing was read since; a mark would take a page
-                buffer[0] = MARK
+                buffer[: len(MARK)] = MARK
                 if len(buffer) == SMALL:
-                    last, buffer[-1] = buffer[-1], MARK
+                    last, buffer[-len(MARK) :] = buffer[-len(MARK) :], MARK
                     if last not in UNFILLED:
                         protocol.__dict__.pop("max_size", None)
                 if first != MARK:

@@ -31,6 +31,7 @@ from reaper.asyncio.at_rest import ROUND, SMALL, Resting
 from reaper.asyncio.reaper import AsyncioReaper
 from reaper.config import ReaperConfig
 from reaper.config.settings import Reaper
+from tests.helpers.echo import Echo
 
 pytestmark = pytest.mark.anyio
 
@@ -41,24 +42,6 @@ FULL = asyncio.sslproto.SSLProtocol.max_size
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, bool]]:
     return "asyncio", {"use_uvloop": False}
-
-
-class Echo(asyncio.Protocol):
-    def connection_made(self, transport: Any) -> None:
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self.transport.write(data)
-
-
-class Own(reaper.asyncio.Protocol):
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self.transport.write(data)
 
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -79,7 +62,7 @@ async def by_start_server(watcher: AsyncioReaper, context: ssl.SSLContext) -> An
 
 
 async def by_protocol(watcher: AsyncioReaper, context: ssl.SSLContext) -> Any:
-    made = partial(type("Own", (Own,), {"reaper": watcher}))
+    made = partial(type("Own", (Echo, reaper.asyncio.Protocol), {"reaper": watcher}))
     return await watcher.loop.create_server(made, "127.0.0.1", 0, ssl=context)
 
 
@@ -206,6 +189,22 @@ async def test_a_connection_that_is_read_from_between_two_looks_is_not_touched(
         assert client.resting.released == 0
 
 
+@pytest.mark.parametrize("byte", [0, 0xFF])
+@pytest.mark.parametrize("lent", [0, at_rest.LENT])
+async def test_a_read_that_begins_amid_a_record_is_one_whatever_its_first_byte(
+    certificate: tuple[str, str], monkeypatch: pytest.MonkeyPatch, lent: int, byte: int
+) -> None:
+    monkeypatch.setattr(at_rest, "LENT", lent)
+    async with client_of(by_guard, certificate) as client:
+        for released in (1, 2, 3):
+            await client.echoes(100)
+            client.held._ssl_buffer[0] = byte
+            client.look()
+            assert client.resting.released == released - 1
+            client.look()
+            assert client.resting.released == released
+
+
 async def test_a_connection_that_fills_its_small_buffer_gets_the_large_one_back(
     certificate: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,7 +214,6 @@ async def test_a_connection_that_fills_its_small_buffer_gets_the_large_one_back(
         client.look()
         await client.echoes(LARGE)
         assert len(client.held._ssl_buffer) == SMALL
-        client.held._ssl_buffer[-1] = 7  # the odds are 2 of 256 that the last read did not
         client.look()
         await client.echoes(100)
         assert len(client.held._ssl_buffer) == FULL
