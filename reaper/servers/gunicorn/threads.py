@@ -275,8 +275,7 @@ class ThreadWire(Wire):
     def wake(self) -> None:
         """In the thread that has bytes of the client: wake the guard."""
         self.asleep = False
-        with contextlib.suppress(RuntimeError):  # the worker has ended
-            self._reaper.loop.call_soon_threadsafe(_woke, self, self.info())
+        _soon(self._reaper.loop, _woke, self, self.info())
 
     def _has_to_part(self) -> bool:
         return getattr(self.conn.parser, "told_to_end", False)
@@ -567,8 +566,7 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
 
     def _soon(self, call: Callable[[], object]) -> None:
         """Have *call* called in our thread."""
-        with contextlib.suppress(RuntimeError):  # the worker has ended
-            self._loop.call_soon_threadsafe(call)
+        _soon(self._loop, call)
 
     def _carrier_of(self, conn: Any) -> Carrier:
         """The `Carrier` for the streams of *conn*."""
@@ -686,6 +684,12 @@ def _default_headers(answer: Any, worker: ThreadWorker, hint: str) -> Any:
 def _unread(wire: ThreadWire) -> list[int]:
     descriptor = wire.descriptor
     return unread([descriptor]) if descriptor >= 0 else []
+
+
+def _soon(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *given: Any) -> None:
+    """Have *call* called in the thread of *loop*."""
+    with contextlib.suppress(RuntimeError):  # the worker has ended
+        loop.call_soon_threadsafe(call, *given)
 
 
 def _woke(wire: ThreadWire, info: TcpInfo | None) -> None:
