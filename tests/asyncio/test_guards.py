@@ -20,11 +20,11 @@ from pyarrow import parquet
 
 import reaper.asyncio
 from reaper.asyncio import AsyncioReaper
-from reaper.asyncio.guards import OnTransport, guard_server, watch
+from reaper.asyncio.guards import guard_server, watch
 from reaper.config import ReaperConfig
 from reaper.driver.served import Served
 from reaper.journal import Journal
-from reaper.policy import Phase
+from tests.helpers.echo import Echo, Resting
 
 pytestmark = [pytest.mark.slow, pytest.mark.anyio]
 
@@ -54,34 +54,26 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
         ENDED.append(writer)
 
 
-class Echo(asyncio.Protocol):
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self.transport.write(data)
-
+class Noted(Echo):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         ENDED.append(self)
 
 
-class Picky(Echo):
+class Picky(Noted):
     """Whoever derives from it must say more than that."""
 
     def __init_subclass__(cls, *, name: str) -> None:
         pass
 
 
-class WatchedEcho(Echo, reaper.asyncio.Protocol):
+class WatchedEcho(Noted, reaper.asyncio.Protocol):
     idle = IDLE
 
 
 ENDED: list[object] = []
 SERVERS = pytest.mark.parametrize(
-    "served", [echo, Echo, WatchedEcho], ids=["streams", "guard", "mixin"]
+    "served", [echo, Noted, WatchedEcho], ids=["streams", "guard", "mixin"]
 )
 
 
@@ -115,13 +107,6 @@ async def serving(
             )
         with contextlib.closing(server):
             yield r, server.sockets[0].getsockname()
-
-
-class Resting(OnTransport):
-    """A connection of a server that always waits for a request."""
-
-    def phase(self) -> Phase:
-        return Phase.KEEP_ALIVE
 
 
 def guards_of(r: AsyncioReaper) -> list[Served]:
@@ -389,7 +374,7 @@ def no_collector() -> Iterator[None]:
 @pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("closes", ["client", "server"])
 @pytest.mark.parametrize(
-    "base", [WatchedEcho, Echo, Picky, None], ids=["mixin", "guard", "picky", "streams"]
+    "base", [WatchedEcho, Noted, Picky, None], ids=["mixin", "guard", "picky", "streams"]
 )
 async def test_the_journal_says_at_once_who_has_closed(
     base: type[asyncio.Protocol] | None, closes: str, tmp_path: Path

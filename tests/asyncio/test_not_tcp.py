@@ -8,7 +8,8 @@ import asyncio
 import itertools
 import socket
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from reaper.asyncio import AsyncioReaper, guards
 from reaper.asyncio.guards import OnTransport, guard_server
 from reaper.config import ReaperConfig
 from reaper.policy import Phase
+from tests.helpers.echo import Echo, Resting
 
 pytestmark = [pytest.mark.slow, pytest.mark.anyio]
 
@@ -43,25 +45,23 @@ def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     return lambda: [record.getMessage() for record in caplog.records]
 
 
-class Echo(asyncio.Protocol):
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self.transport.write(data)
-
-
 class Watched(Echo, reaper.asyncio.Protocol):
     idle = IDLE
 
 
-class Resting(OnTransport):
-    """A connection that waits for a request whenever it is asked."""
-
-    def phase(self) -> Phase:
-        return Phase.KEEP_ALIVE
+@asynccontextmanager
+async def echoed(
+    place: str, config: ReaperConfig, protocol: Callable[[], Any], carrier: type[OnTransport]
+) -> AsyncIterator[tuple[AsyncioReaper, asyncio.StreamReader, asyncio.StreamWriter]]:
+    """The reaper and a client of a server at *place* that guards *protocol*."""
+    loop = asyncio.get_running_loop()
+    async with reaper.asyncio.open_reaper(config, tick=0.1) as r:
+        guarded = guard_server(protocol, carrier, lambda: r)
+        server = await loop.create_unix_server(guarded, place)
+        reader, writer = await asyncio.open_unix_connection(place)
+        yield r, reader, writer
+        writer.close()
+        server.close()
 
 
 async def test_guard_leaves_a_unix_socket_alone_and_says_so_once(
@@ -128,10 +128,6 @@ async def test_guard_leaves_a_datagram_endpoint_alone_and_says_so(
     assert said() == ["guard: a datagram endpoint has no connections, and is left alone"]
 
 
-def resting(r: AsyncioReaper, protocol: Callable[[], Any]) -> Callable[[], Any]:
-    return guard_server(protocol, Resting, lambda: r)
-
-
 LIMITS = ReaperConfig.load(
     environ={},
     overrides={"timeouts.first_byte": "1h", "timeouts.keep_alive": f"{IDLE}s"},
@@ -140,9 +136,7 @@ LIMITS = ReaperConfig.load(
 
 async def test_a_rest_begins_when_it_is_seen_and_no_byte_is_missed(place: str) -> None:
     loop = asyncio.get_running_loop()
-    async with reaper.asyncio.open_reaper(LIMITS, tick=0.1) as r:
-        server = await loop.create_unix_server(resting(r, Echo), place)
-        reader, writer = await asyncio.open_unix_connection(place)
+    async with echoed(place, LIMITS, Echo, Resting) as (r, reader, writer):
         for _ in range(8):
             writer.write(b"x")
             assert await reader.readexactly(1) == b"x"
@@ -152,8 +146,6 @@ async def test_a_rest_begins_when_it_is_seen_and_no_byte_is_missed(place: str) -
         assert await reader.read() == b"x"
         assert loop.time() - began >= IDLE
         assert r.statistics().reasons == {"keep_alive": 1}
-        writer.close()
-        server.close()
 
 
 async def test_bytes_that_another_protocol_gets_are_not_taken_for_silence(place: str) -> None:
@@ -168,15 +160,11 @@ async def test_bytes_that_another_protocol_gets_are_not_taken_for_silence(place:
             other.transport = self.transport
             loop.call_later(IDLE / 2, self.transport.set_protocol, other)
 
-    async with reaper.asyncio.open_reaper(LIMITS, tick=0.1) as r:
-        server = await loop.create_unix_server(resting(r, Turns), place)
-        reader, writer = await asyncio.open_unix_connection(place)
+    async with echoed(place, LIMITS, Turns, Resting) as (_, reader, writer):
         for _ in range(10):
             writer.write(b"x")
             assert await reader.readexactly(1) == b"x"
             await asyncio.sleep(0.6 * IDLE)
-        writer.close()
-        server.close()
 
 
 @pytest.mark.parametrize("takes", [0.0, 0.3])
@@ -204,14 +192,10 @@ async def test_a_rest_is_seen_soon_after_an_answer_and_then_not_looked_at(
     given = {"timeouts.first_byte": "2s", "timeouts.keep_alive": "2s"}
     config = ReaperConfig.load(environ={}, overrides=given)
     loop = asyncio.get_running_loop()
-    async with reaper.asyncio.open_reaper(config, tick=0.1) as r:
-        server = await loop.create_unix_server(guard_server(Works, Counted, lambda: r), place)
-        reader, writer = await asyncio.open_unix_connection(place)
+    async with echoed(place, config, Works, Counted) as (r, reader, writer):
         writer.write(b"x")
         assert await reader.readexactly(1) == b"x"
         answered = r.driver.now()
         assert await reader.read() == b""
         assert 2 <= r.driver.now() - answered < 3  # without what the loop stood still
         assert next(looks) < 20
-        writer.close()
-        server.close()

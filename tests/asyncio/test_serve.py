@@ -17,7 +17,8 @@ from reaper.asyncio import loop_factory
 from reaper.asyncio.guards import guard_server
 from reaper.asyncio.serve import WatchedReader
 from reaper.config import ReaperConfig
-from tests.asyncio.test_guards import Echo, Resting, echo, eventually, guards_of, serving
+from tests.asyncio.test_guards import echo, eventually, guards_of, serving
+from tests.helpers.echo import Echo, Resting
 from tests.helpers.loops import Asyncio
 from tests.helpers.program_trials import reset
 

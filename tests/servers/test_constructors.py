@@ -21,15 +21,15 @@ from uvicorn.server import ServerState
 import reaper
 import reaper.gunicorn
 import reaper.uvicorn
-from reaper.asyncio.guards import OnTransport, guard_server
+from reaper.asyncio.guards import guard_server
 from reaper.asyncio.reaper import reaper_of
 from reaper.config import ReaperConfig
-from reaper.policy import Phase
 from reaper.servers.gunicorn import threads
 from reaper.servers.uvicorn.shared import _SHARED
 from reaper.servers.workers import inherited
 from scripts.lifespan import lifespan
 from scripts.serving import PATIENCE
+from tests.helpers.echo import Echo, Resting
 from tests.helpers.hypercorn_here import FLAVOURS, hypercorn_here
 from tests.helpers.servers_here import worker
 
@@ -45,21 +45,6 @@ def may_fail(frame: FrameType) -> bool:
     code = frame.f_code
     ours = code.co_filename.startswith(OURS) and not code.co_flags & inspect.CO_GENERATOR
     return ours and code.co_name not in CATCHES
-
-
-class Resting(OnTransport):
-    """A connection of a server that always waits for a request."""
-
-    def phase(self) -> Phase:
-        return Phase.KEEP_ALIVE
-
-
-class Echo(asyncio.Protocol):
-    def connection_made(self, transport: Any) -> None:
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self.transport.write(data)
 
 
 def failing(make: Callable[[], Any], renew: Callable[[], object]) -> Iterator[Any]:
