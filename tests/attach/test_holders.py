@@ -197,10 +197,13 @@ def test_a_search_that_fails_is_not_under_way_for_ever(monkeypatch: pytest.Monke
     machine = Machine()
     found = machine.holders()
     found.search(frozenset({LISTENS}), {OWNER})
-    monkeypatch.setattr(threading, "excepthook", lambda arguments: None)
+    failed = threading.Event()
+    monkeypatch.setattr(threading, "excepthook", lambda arguments: failed.set())
     monkeypatch.setattr(found, "_pids", lambda: [][0])
     found.search(frozenset({LISTENS}), {OWNER})
     until(lambda: not found.searching, "the search ends")
+    # The thread says so before it fails: pytest's own hook must not be back by then.
+    until(failed.is_set, "the thread has failed")
 
 
 def test_a_later_search_is_made_by_another_thread_and_what_was_known_stays_known() -> None:
