@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from reaper.__main__ import main
@@ -43,6 +44,9 @@ HEALTHY: dict[str, Callable[[int, Path], Any]] = {
     "uvicorn": lambda port, folder: running(sys.executable, "-c", UVICORN, str(port), port=port),
 }
 
+LAST = {"echo, three workers": b"\r\n\r\n", "http.server": b"</html>", "uvicorn": b"0\r\n\r\n"}
+"""What each answer ends with."""
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("which", HEALTHY)
@@ -52,7 +56,9 @@ def test_a_healthy_server_in_use_has_no_finding(
     with HEALTHY[which](port, tmp_path) as server:
         clients = [Client(port) for _ in range(20)]
         for client in clients[:10]:
-            client.sock.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            client.question = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+            client.answer_ends = LAST[which]
+            client.exchange()  # an answer that comes while it looks is what a stream is, too
         for flags in (at(port), ("--pid", str(server.pid))):
             status, said = examine(call, *flags)
             assert (status, said["findings"], said["streams"]["count"]) == (0, [], 0)
@@ -60,11 +66,19 @@ def test_a_healthy_server_in_use_has_no_finding(
 
 @pytest.mark.slow
 def test_a_deserted_server_is_said_to_be(port: int, tmp_path: Path, call: Ran) -> None:
-    with HEALTHY["http.server"](port, tmp_path):
+    with HEALTHY["http.server"](port, tmp_path) as server:
+        process = psutil.Process(server.pid)
+
+        def alone() -> bool:
+            """Whether it has closed each connection that its client has closed."""
+            return not any(each.raddr for each in process.net_connections("tcp"))
+
+        until(alone, "the server is alone")
         assert examine(call, *at(port))[1]["deserted"] >= 1.0
         client = Client(port)
         assert examine(call, *at(port))[1]["deserted"] is None
         client.sock.close()
+        until(alone, "the server is alone again")
         _, said, _ = call(main, "doctor", "--for", "1s", *at(port))
     assert "clients   nobody has been connected since " in said
     assert "ago, or longer" in said
