@@ -28,6 +28,8 @@ PROGRAMS = [
 ]
 AGED = [*("--max-age", "600ms"), *("--tick", "100ms")]
 CLIENTS = 8
+KEPT = 1.0
+"""Seconds for which one that is too old and idle is kept: `timeouts.drain_idle`."""
 WAY = 0.04
 """Seconds between an answer and the next request as the server sees it: the way there
 and back.
@@ -45,14 +47,26 @@ def whole(answer: bytes) -> bool:
 
 
 def asks_on(port: int, ends: list[str]) -> None:
+    """How a client ends that this machine did not hold up."""
+    while (end := asked(port)) == "late":
+        pass
+    ends.append(end)
+
+
+def asked(port: int) -> str:
     """Ask again and again, as a client does that is never told too late: until an
-    answer says that it is the last, or a request is lost.
+    answer says that it is the last, "told", or a request is "lost"; "late": this
+    process was silent for so long before that one that the connection was idle.
     """
     with socket.create_connection(("127.0.0.1", port), PATIENCE) as client:
+        spoke = time.monotonic()
         while True:
-            answer = b""
+            before, spoke, answer = spoke, time.monotonic(), b""
             try:
-                client.sendall(GET)
+                try:
+                    client.sendall(GET)
+                finally:
+                    sent = time.monotonic()
                 while not whole(answer):
                     data = client.recv(65536)
                     if not data:
@@ -61,11 +75,9 @@ def asks_on(port: int, ends: list[str]) -> None:
             except ConnectionError:
                 answer = b""
             if not whole(answer):
-                ends.append("lost")
-                return
+                return "late" if sent - before >= KEPT else "lost"
             if b"connection: close" in answer.partition(b"\r\n\r\n")[0].lower():
-                ends.append("told")
-                return
+                return "told"
             time.sleep(WAY)
 
 
