@@ -16,6 +16,10 @@ from scripts.lifespan import lifespan
 
 LONG = float(os.environ.get("LEAVING_LONG", "3"))
 """Seconds that a handler works."""
+ENDLESS = 600.0
+"""Seconds that it would work for `/closes` and `/resets`, whose clients leave: however
+late a busy machine cancels them, they have not come to their end before.
+"""
 BEGAN = "is being worked on"
 CANCELLED = "was cancelled"
 ENDED = "came to its end"
@@ -28,7 +32,7 @@ def say(path: str, how: str) -> None:
 async def work(path: str) -> None:
     say(path, BEGAN)
     try:
-        await anyio.sleep(LONG)
+        await anyio.sleep(ENDLESS if path in ("/closes", "/resets") else LONG)
         say(path, ENDED)
     except anyio.get_cancelled_exc_class():
         say(path, CANCELLED)

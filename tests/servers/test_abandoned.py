@@ -421,6 +421,8 @@ def test_a_reset_stream_of_http2_is_cancelled_and_its_neighbour_answered(
             client.do(Cancel(0))
             client.has(1)
             bodies = [bytes(client.stream(each).body) for each in (0, 1)]
+        paths = ("/closes", "/stays")
+        wait_until(lambda: all(_is_over(path, server.log.read_text()) for path in paths))
         log = server.log.read_text()
     assert f"/closes {CANCELLED}" in log
     assert f"/stays {ENDED}" in log
