@@ -18,7 +18,12 @@ pytestmark = pytest.mark.slow
 
 PATIENCE = 15.0
 """Seconds: between `linger` and asyncio's own limit."""
-SETTINGS = LIMITS | {"REAPER_TIMEOUTS_LINGER": "500ms"}
+SETTINGS = LIMITS | {
+    "REAPER_TIMEOUTS_LINGER": "500ms",
+    # No other ends a client that the machine holds up before it has said half a head.
+    "REAPER_TIMEOUTS_HANDSHAKE": "1h",
+    "REAPER_TIMEOUTS_FIRST_BYTE": "1h",
+}
 GUESTS = [name for name, each in COLUMNS.items() if "tls" in each.speaks and not each.unguarded]
 
 

@@ -4,15 +4,13 @@ contradicted in the same answer: `Keep-Alive` stands there once.
 
 from __future__ import annotations
 
-import socket
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.helpers.attach_servers import accepts
-from tests.helpers.program_trials import heard
-from tests.helpers.reaper_run import PATIENCE, guarded
+from tests.helpers.reaper_run import GET, ends, guarded
 from tests.helpers.server_process import wait_until
 
 pytestmark = pytest.mark.slow
@@ -72,8 +70,7 @@ def test_an_answer_names_the_time_once(server: str, tmp_path: Path) -> None:
     command = [sys.executable, *words.replace("{folder}", str(tmp_path)).split()]
     with guarded(command, tmp_path, "--keep-alive", "30s", before=[tmp_path]) as (running, _):
         wait_until(lambda: accepts(running.address[1]))
-        with socket.create_connection(running.address, PATIENCE) as client:
-            client.sendall(b"GET / HTTP/1.1\r\nhost: h\r\n\r\n")
-            said = heard(client, b"ok").lower()
-            assert said.count(b"keep-alive: timeout=") == 1
-            assert (b"keep-alive: timeout=99" in said) is (server != "gunicorn, threads")
+        said = ends(running.address[1], GET % b"/", b"ok").lower()
+        assert said.endswith(b"ok")
+        assert said.count(b"keep-alive: timeout=") == 1
+        assert (b"keep-alive: timeout=99" in said) is (server != "gunicorn, threads")

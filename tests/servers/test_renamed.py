@@ -71,8 +71,12 @@ def test_a_client_of_hypercorn_is_answered_though_h2_has_renamed_a_field(
     name: str, said: list[str], tmp_path: Path
 ) -> None:
     copy = renamed(tmp_path / "copy", "h2", name)
+    tick = ["--tick", "100ms"]  # and limits that no client overruns whose machine holds it up
     with (
-        guarded(HYPERCORN, tmp_path, "--inside", said=said, before=[copy]) as (server, _),
+        guarded(HYPERCORN, tmp_path, "--inside", said=said, limits=tick, before=[copy]) as (
+            server,
+            _,
+        ),
         talking(server) as client,
     ):
         client.is_answered("/")

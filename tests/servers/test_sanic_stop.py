@@ -61,9 +61,9 @@ def test_whichever_is_set_holds_and_sanics_own_first(
 def test_a_stop_waits_no_longer_than_drain_for_an_answer(tmp_path: Path) -> None:
     program = tmp_path / "waits.py"
     program.write_text(PROGRAM)
-    with guarded(
-        [sys.executable, str(program), "{port}"], tmp_path, "--drain", "1s", "--drain-idle", "100ms"
-    ) as (server, log):
+    limits = ["--tick", "100ms", "--drain", "1s", "--drain-idle", "100ms"]  # none for its request
+    command = [sys.executable, str(program), "{port}"]
+    with guarded(command, tmp_path, limits=limits) as (server, log):
         wait_until(lambda: accepts(server.address[1]))
         with connect(server) as client:
             client.sendall(b"GET / HTTP/1.1\r\nhost: h\r\n\r\n")

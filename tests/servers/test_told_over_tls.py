@@ -67,7 +67,9 @@ def test_whoever_has_shaken_hands_and_says_nothing_is_ended_by_first_byte(
     """And not by `keep_alive`, an hour here: its handshake is no request."""
     trust = ssl.create_default_context()
     trust.check_hostname, trust.verify_mode = False, ssl.CERT_NONE
-    limits = LIMITS | {"REAPER_TIMEOUTS_FIRST_BYTE": "1s", "REAPER_TIMEOUTS_KEEP_ALIVE": "1h"}
+    # The client that asks may be held up for a while before it does.
+    limits = LIMITS | {"REAPER_TIMEOUTS_FIRST_BYTE": "2s", "REAPER_TIMEOUTS_KEEP_ALIVE": "1h"}
+    limits |= {"REAPER_TIMEOUTS_HANDSHAKE": "10s"}
     with (
         pair(COLUMNS[name], tmp_path, limits) as (_, server),
         socket.create_connection(server.address, PATIENCE) as plain,
