@@ -14,10 +14,14 @@ from scripts.stops.words import LAST
 pytestmark = pytest.mark.slow
 
 SHORT = {"REAPER_TICK": "250ms", "STOPS_ANSWER": "2"}
+RELOAD = {"STOPS_ANSWER": "4"}
+"""Of a reload the server may hear a second later, when it looks at its files again."""
 
 
 def stop(server: str, how: str, tmp_path: Path, sockets: int = 0, **settings: str) -> Seen:
     limits = {f"REAPER_TIMEOUTS_{name.upper()}": value for name, value in settings.items()}
+    if how == "reload":
+        limits |= RELOAD
     return tried(server, tmp_path, how, settings=SHORT | limits, sockets=sockets, patience=60)
 
 
