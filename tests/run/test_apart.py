@@ -170,6 +170,7 @@ def test_a_command_that_ends_with_a_child_beside_it_is_told_nothing(tmp_path: Pa
 FLOOD = """
 import sys
 from _idle_reaper.run import channel
+print('ready')
 sys.stdin.readline()
 said = [channel.say(b'word') for _ in range(6000)]
 print(said[0], said[-1])
@@ -178,7 +179,8 @@ print(said[0], said[-1])
 
 def test_a_program_goes_on_though_the_watcher_hears_nothing_any_more(tmp_path: Path) -> None:
     with running(FLOOD, tmp_path, stdin=subprocess.PIPE) as process:
-        wait_until(lambda: len(watchers(tmp_path)) == 2, "the watcher")
+        ready(process)  # COMMAND begins when the watcher listens, and not when it is there
+        assert len(watchers(tmp_path)) == 2
         for watcher in watchers(tmp_path):
             watcher.suspend()
         assert process.stdin is not None
