@@ -40,7 +40,7 @@ class Thing:
 
     Attributes:
         key, number: Whose, and the how many-th of all.
-        users: How many use it now.
+        users, uses: How many use it now, and how often it was used.
         active: The instant of its last sign of life.
         ended, over: The instants at which its end began, and had run; None: not yet.
         reason: Why it was ended; None: it was not.
@@ -50,6 +50,7 @@ class Thing:
         self.key: Any = key
         self.number: int = number
         self.users: int = 0
+        self.uses: int = 0
         self.active: float = now
         self.ended: float | None = None
         self.over: float | None = None
@@ -117,6 +118,7 @@ class Ledger:
         self._step(f"{thing} is entered")
         self.expect(f"{thing} is handed out after its end began", thing.ended is None)
         thing.users += 1
+        thing.uses += 1
         thing.active = self._now()
 
     def leave(self, thing: Thing) -> None:
@@ -348,13 +350,16 @@ class Play:
             await self.stage.sleep(0.1)
 
     async def until_used(self, key: Any) -> None:
-        """Wait until who was started to use *key* does."""
-        await self.until(lambda: key in self.things and self.things[key].users, f"{key} is used")
+        """Wait until who was started to use *key* does, or did: we may be late."""
+        await self.until(lambda: key in self.things and self.things[key].uses, f"{key} is used")
 
     async def until_ended(self, key: Any) -> None:
         """Wait until the end of the latest thing of *key* has begun."""
-        latest = self.stage.now() + IDLE + 2 * TICK + self.stage.slack
-        while self.things[key].ended is None and self.stage.now() < latest:
+        begun = self.stage.now()
+        while self.things[key].ended is None:
+            # Asked each time: what the machine is late by grows meanwhile.
+            if self.stage.now() - begun >= IDLE + 2 * TICK + self.stage.slack:
+                return
             await self.stage.sleep(0.1)
 
     def stall(self, units: float) -> None:

@@ -8,6 +8,7 @@ Stability: public.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -76,7 +77,8 @@ class KeeperStage:
 
     def __init__(self, unit: float = UNIT) -> None:
         self._unit = unit
-        self._late = 0.0  # seconds by which a thread was that only sleeps
+        self._late = 0.0  # seconds by which a thread was that only sleeps, all in all
+        self._due = math.inf  # when its sleep should be over
         self._over = threading.Event()
         self._begun = time.monotonic()
         self._threads: list[threading.Thread] = []
@@ -85,14 +87,21 @@ class KeeperStage:
     @property
     def slack(self) -> float:
         """Units that the machine may keep a thread waiting, and those that it did."""
-        return (LATE + self._late) / self._unit
+        # A beat under way may be as late as what is judged: both slept.
+        return (LATE + self._late + max(time.monotonic() - self._due, 0.0)) / self._unit
 
     def _watch(self) -> None:
-        """Note by how much this machine is late, until the story is over."""
+        """Note by how much this machine is late, until the story is over.
+
+        It adds up: the clock of a keeper stands still in each of its stalls.
+        """
+        self._due = time.monotonic() + BEAT
         while not self._over.is_set():
-            due = time.monotonic() + BEAT
             time.sleep(BEAT)
-            self._late = max(self._late, time.monotonic() - due)
+            now = time.monotonic()
+            self._late += max(now - self._due, 0.0)
+            self._due = now + BEAT
+        self._due = math.inf
 
     def now(self) -> float:
         """Units since the stage was made."""

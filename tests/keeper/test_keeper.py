@@ -195,7 +195,7 @@ class OptionStories:
             play.ledger.expect("it waits", prompt or beside)
 
     async def closing_waits_for_who_is_in_and_lets_nobody_in(self, play: Play) -> None:
-        closes = list[bool]()
+        closes, refused = list[bool](), list[bool]()
 
         async def late(keeper: Any) -> None:
             await play.until(lambda: closes, "it closes")
@@ -203,20 +203,34 @@ class OptionStories:
             try:
                 await play.use(keeper, "b", 0.0)
             except KeeperClosed:
-                refused.append("b")
+                refused.append(True)
+            else:
+                refused.append(False)
 
-        refused = list[str]()
+        async def stays(keeper: Any) -> None:
+            async with keeper.use("a") as thing:
+                play.ledger.enter(thing)
+                await play.until(lambda: refused, "b has come")
+                await play.stage.sleep(3.0)
+                play.ledger.leave(thing)
+
         async with play.keeper(drain=90.0) as keeper:
-            play.stage.start(play.use, keeper, "a", 9.0)
+            play.stage.start(stays, keeper)
             play.stage.start(late, keeper)
             await play.until_used("a")
             closes.append(True)
         play.ledger.expect("a was served", play.things["a"].reason == "drain")
-        play.ledger.expect("b was refused", refused == ["b"])
+        play.ledger.expect("b was refused", refused == [True])
 
     async def closing_does_not_wait_for_ever(self, play: Play) -> None:
+        async def stays(keeper: Any) -> None:
+            async with keeper.use("a") as thing:
+                play.ledger.enter(thing)
+                await play.until(lambda: thing.ended is not None, "a is cut")
+                play.ledger.leave(thing)
+
         async with play.keeper(drain=3.0) as keeper:
-            play.stage.start(play.use, keeper, "a", 20.0)
+            play.stage.start(stays, keeper)
             await play.until_used("a")
         play.ledger.expect("a was cut", play.things["a"].reason == "drain_deadline")
 

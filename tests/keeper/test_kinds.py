@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -70,6 +71,31 @@ def test_what_others_log_during_a_story_stays_in_the_log(
 def test_the_keepers_of_loops_pass_it() -> None:
     on_asyncio.check_keeper(reaper.asyncio.open_keeper)
     on_trio.check_keeper(reaper.trio.open_keeper)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_holds_up_the_threads_of_a_machine_again_and_again_adds_up(
+    monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    """A keeper's clock stands still each time. The last beat may not be over, and then
+    nobody has noted by how much it is late.
+    """
+    stage, now, held_up = on_threads.KeeperStage(), 0.0, iter([0.25, 0.0, 0.25, 0.5])
+    seen: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds + next(held_up)
+        seen.append((stage.slack - calm) * on_threads.UNIT)
+        if len(seen) == 4:
+            stage._over.set()
+
+    calm = stage.slack
+    monkeypatch.setattr(on_threads, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+    stage._watch()
+    now += 10.0 * whole  # when the story is over, nothing more is counted
+    found = [(stage.slack - calm) * on_threads.UNIT] if whole else seen
+    assert found == pytest.approx([1.0] if whole else [0.25, 0.25, 0.5, 1.0])
 
 
 @pytest.mark.slow
