@@ -286,7 +286,13 @@ def test_pooled_clients_are_shared_and_closed_after_a_rest(tmp_path: Path) -> No
     with example(tmp_path, "keeper_model", "30") as server:
         url = f"http://{server.target}/small"
         command = [sys.executable, "-m", "examples.keeper_clients", url, "0.4"]
-        said = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+        # It says for how long its loop stood still. No client is closed for that time,
+        # and of the rest after which none is left, a tenth of a second is to spare.
+        for _ in range(5):
+            said = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+            lags = re.findall(r"loop stalled: it came back ([\d.]+) s late", said.stderr)
+            if "closed, idle" in said.stdout or sum(map(float, lags)) < 0.1:
+                break
     assert "Traceback" not in said.stderr
     assert "1 clients for 3 requests" in said.stdout
     assert "closed, idle" in said.stdout
