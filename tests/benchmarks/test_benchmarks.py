@@ -448,6 +448,7 @@ def test_clients_that_do_nothing_must_all_be_kept(tmp_path: Path) -> None:
         held = [server.dial() for _ in range(clients)]
         for client in held:
             client.shutdown(socket.SHUT_WR)
+            assert client.recv(1) == b""  # however long the server stood still before
         return held
 
     with (
