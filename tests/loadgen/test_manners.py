@@ -132,8 +132,9 @@ def test_a_lost_process_costs_its_own_connections_only(
 def test_an_interrupted_run_is_inconclusive_with_status_130(
     number: signal.Signals, whole_group: bool
 ) -> None:
-    with faulty_server() as server:
-        words = f"run --target {server.target} --timeout 1s --duration 50s --connections 10 --json"
+    # At this timeout no lag of this machine ends a client before the interruption.
+    with faulty_server(timeout=60.0) as server:
+        words = f"run --target {server.target} --timeout 60s --duration 2m --connections 10 --json"
         process = subprocess.Popen(
             [sys.executable, "-m", "loadgen", *words.split()],
             cwd=ROOT,

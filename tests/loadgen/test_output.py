@@ -21,7 +21,7 @@ from loadgen.judge.words import drawn, headline, verdict_lines
 from loadgen.plan.plan import Law, Plan, make_plan
 from loadgen.plan.scenario import from_mix
 from loadgen.simulate import Faults, simulate_core
-from tests.loadgen.test_run import ROOMY, faulty_server, run
+from tests.loadgen.test_run import ROOMY, faulty_server, passes, run
 
 PLAN = make_plan(from_mix("silent,chatty"), 40, Law(timeout=0.5, tick=0.5), 2.0, 1, rate=4000.0)
 SILENT = [index for index in range(40) if PLAN.behaviour(index).kind == "silent"]
@@ -57,15 +57,20 @@ def test_the_journal_holds_every_connection_and_every_close_the_client_saw(tmp_p
             *ROOMY,
             connections=90,
         )
-    assert (status, seen["journal_dropped"]) == (0, 0)
+    passes(status, seen)
+    assert seen["journal_dropped"] == 0
     rows = [
         row for path in tmp_path.glob("*.parquet") for row in parquet.read_table(path).to_pylist()
     ]
     kinds = [row["kind"] for row in rows]
     assert kinds.count("open") == len({row["peer"] for row in rows if row["kind"] == "open"}) == 90
-    assert kinds.count("close_peer") == seen["reaps"]["observed"] == 30
-    assert kinds.count("close_app") == 60
-    assert min(row["idle_ns"] for row in rows if row["kind"] == "close_peer") >= 1_000_000_000
+    # A client that this machine kept from speaking in time is closed rightly. What it
+    # says too late may be the last that its journal has before the close.
+    own_lag = seen["reaps"]["own_lag"]
+    assert kinds.count("close_peer") == seen["reaps"]["observed"] == 30 + own_lag
+    assert kinds.count("close_app") == 60 - own_lag
+    idle = sorted(row["idle_ns"] for row in rows if row["kind"] == "close_peer")
+    assert idle[own_lag] >= 1_000_000_000
     assert all(row["idle_ns"] >= 0 for row in rows if row["kind"] == "close_app")
 
 
