@@ -101,14 +101,15 @@ def test_a_close_that_came_in_time_and_was_read_late_is_counted_as_our_own() -> 
     with one_worker() as worker, connected() as (near, far):
 
         def close_seen(lateness: float) -> int:
-            client = held(worker, near, LAW.timeout + lateness, final=True)
-            worker.looked = time.monotonic()
-            worker.closed(client, How.FIN, worker.looked)
+            # One instant: what passes between two would be lateness, too.
+            now = worker.looked = time.monotonic()
+            client = held(worker, near, sent=now - LAW.timeout - lateness, final=True)
+            worker.closed(client, How.FIN, now)
             return worker.counters.read_late
 
         far.close()
         assert close_seen(TICK + 5.0) == 0  # the server's: it has come just now
-        time.sleep(0.1 + 2 * GRAIN)
+        time.sleep(0.5 + 2 * GRAIN)  # time enough to ask the kernel and then the clock
         assert close_seen(TICK + 0.05) == 1
         assert close_seen(TICK / 2) == 1
         assert len(worker.records) == 3
@@ -118,7 +119,7 @@ def test_a_close_looked_at_long_after_the_loop_woke_for_it_is_not_early() -> Non
     with one_worker() as worker, connected() as (near, far):
         before = time.monotonic()
         far.close()
-        client = held(worker, near, LAW.timeout + TICK + 0.01, final=True)
+        client = held(worker, near, sent=before - LAW.timeout - TICK - 0.01, final=True)
         woke = time.monotonic()
         time.sleep(0.25)  # other events come first
         worker.closed(client, How.FIN, woke)
