@@ -38,11 +38,16 @@ def shown(name: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WALKS)
 def test_a_walk_enters_the_files_that_the_page_shows(name: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.helpers.walks", name, str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    entered = json.loads(done.stdout.splitlines()[-1])
+    command = [sys.executable, "-m", "tests.helpers.walks", name]
     page = set(shown(name))
+    for attempt in range(5):
+        (folder := tmp_path / f"{attempt}").mkdir()
+        done = subprocess.run([*command, str(folder)], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        entered = json.loads(done.stdout.splitlines()[-1])
+        # What a loop does that stood still, and says so, is no part of the walk.
+        if set(entered) == page or "the event loop stalled" not in done.stderr:
+            break
     assert sorted(page - set(entered)) == [], "on the page, and not entered"
     assert sorted(set(entered) - page) == [], "entered, and not on the page"
 
