@@ -26,6 +26,11 @@ _TIMES = {
 }
 """Java's patterns of instants, as DuckDB spells them."""
 
+_WHOLE = r"\A[\x01-\x20\x7f]*([+-]?[0-9]+)[\x01-\x20\x7f]*\z"
+"""What Spark takes for a whole number. DuckDB takes '1e3', '0x1f', '1_000' and '1.' for
+one, too, and '1' before a control character for none.
+"""
+
 _FUNCTIONS = {
     "abs": "abs({0})",
     "array_max": "list_max({0})",
@@ -170,7 +175,13 @@ class Column:
         return Column(f"CAST({self.sql} AS {_TYPES.get(kind, kind)})", self.label)
 
     def try_cast(self, kind: str) -> Column:
-        return Column(f"TRY_CAST({self.sql} AS {_TYPES.get(kind, kind)})", self.label)
+        tried = f"TRY_CAST({self.sql} AS {_TYPES.get(kind, kind)})"
+        if kind == "long":
+            # DuckDB knows at once whether it is text, and keeps that branch alone.
+            text = f"CAST({self.sql} AS VARCHAR)"
+            whole = f"TRY_CAST(nullif(regexp_extract({text}, {literal(_WHOLE)}, 1), '') AS BIGINT)"
+            tried = f"(CASE typeof({self.sql}) WHEN 'VARCHAR' THEN {whole} ELSE {tried} END)"
+        return Column(tried, self.label)
 
     def alias(self, label: str) -> Column:
         return Column(self.sql, label, self.members)
