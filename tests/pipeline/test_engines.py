@@ -749,12 +749,15 @@ def test_a_little_journal_gets_a_java_with_one_compiler(
 
 def test_what_spark_says_whenever_it_starts_or_ends_a_stream_stays_off_the_screen() -> None:
     program = (
-        "import subprocess, sys, time; from reaper.pipeline.engine.spark import _without_noise\n"
+        "import subprocess, sys, threading\n"
+        "from reaper.pipeline.engine.spark import _without_noise\n"
         "with _without_noise(): java = subprocess.Popen(['sh', '-c', "
         "'echo Setting default log level to WARN >&2; echo kept >&2; "
         "echo spark: WARN DAGScheduler: Failed to cancel job group 1. Cannot find active jobs for "
         "it. >&2'])\n"
-        "java.wait(); time.sleep(0.2); print('mine', file=sys.stderr)"
+        "java.wait()\n"  # with it ends what the thread reads that passes its lines on
+        "[each.join() for each in threading.enumerate() if each.name == 'spark-stderr']\n"
+        "print('mine', file=sys.stderr)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
