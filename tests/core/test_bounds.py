@@ -9,6 +9,7 @@ hundred leases.
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -265,6 +266,37 @@ def test_a_pass_in_one_line_counts_by_what_it_passes_over(core: IdleReaper) -> N
         counts.append(count)
     assert size == 100 * CHUNK
     assert counts[1] - counts[0] == 90
+
+
+def test_what_another_thread_executes_meanwhile_is_not_counted(core: IdleReaper) -> None:
+    """An earlier test of this process may have left one that keeps its connections."""
+    stop, worked = threading.Event(), threading.Event()
+
+    def another() -> None:
+        other = IdleReaper(tick=TICK)
+        while not stop.is_set():
+            other.register("uid", 9.0, 0.0).release()
+            worked.set()
+
+    class Uid:
+        """Looked up amid the call, it waits until the other thread has worked."""
+
+        def __hash__(self) -> int:
+            for _ in range(3):
+                worked.clear()
+                assert worked.wait(60)
+            return 1
+
+    core.register("first", 9.0, 0.0)
+    _, alone = lines.of(core.register, "second", 9.0, 0.0)
+    thread = threading.Thread(target=another)
+    thread.start()
+    try:
+        _, count = lines.of(core.register, Uid(), 9.0, 0.0)
+    finally:
+        stop.set()
+        thread.join()
+    assert count == alone
 
 
 def test_a_slot_whose_leases_have_all_spoken_is_moved_by_short_calls(core: IdleReaper) -> None:

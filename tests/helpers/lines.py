@@ -7,12 +7,15 @@ A line counts each time it is begun, and each time a loop that is one line goes 
 as `sys.settrace` has it, on every CPython. From 3.12 on that is built on
 `sys.monitoring`, and to switch it on and off makes the interpreter prepare all code
 anew. So there the events stay on for the length of the block, nobody hears them but
-amid a call, and what is not in the folder is heard once.
+amid a call, and what is not in the folder is heard once. There they are those of all
+threads, of which only the one that calls counts: an earlier test of the process may
+have left one that runs in the folder.
 """
 
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
@@ -41,6 +44,7 @@ if sys.version_info >= (3, 12):
             self._rounds: dict[tuple[int, int], CodeType] = {}
             self._short: dict[int, CodeType] = {}
             self._begun: CodeType | None = None
+            self._caller = 0
             self._callbacks = {
                 events.PY_START: self._start,
                 events.LINE: self._line,
@@ -60,7 +64,7 @@ if sys.version_info >= (3, 12):
 
         def of(self, call: Callable[..., Any], *args: Any, **named: Any) -> tuple[Any, int]:
             """What *call* returns, and the lines it has taken."""
-            self._count = 0
+            self._count, self._caller = 0, threading.get_ident()
             for event, callback in self._callbacks.items():
                 sys.monitoring.register_callback(TOOL, event, callback)
             try:
@@ -77,15 +81,17 @@ if sys.version_info >= (3, 12):
                 if self._folder not in code.co_filename or begins != code.co_firstlineno:
                     return sys.monitoring.DISABLE
                 self._short[id(code)] = code  # which keeps its id its own
-            self._begun = code
-            self._count += 1
+            if threading.get_ident() == self._caller:
+                self._begun = code
+                self._count += 1
             return None
 
         def _line(self, code: CodeType, line: int) -> Any:
             if self._folder not in code.co_filename:
                 return sys.monitoring.DISABLE
-            self._count += code is not self._begun or line != code.co_firstlineno
-            self._begun = None
+            if threading.get_ident() == self._caller:
+                self._count += code is not self._begun or line != code.co_firstlineno
+                self._begun = None
             return None
 
         def _jump(self, code: CodeType, offset: int, target: int) -> Any:
@@ -98,7 +104,8 @@ if sys.version_info >= (3, 12):
                 ):
                     return sys.monitoring.DISABLE
                 self._rounds[place] = code
-            self._count += 1
+            if threading.get_ident() == self._caller:
+                self._count += 1
             return None
 
     def line_of(code: CodeType, offset: int) -> int | None:
