@@ -41,6 +41,7 @@ from reaper.pipeline.live.status import as_text, status
 from reaper.pipeline.live.tables import FEED, idle, keep_sessions, keep_windows, windows
 from reaper.pipeline.read.expected import missing
 from reaper.pipeline.read.file import footer_of
+from scripts.serving import tree
 from tests.helpers.pipeline_traffic import MS, WALL, Clock, S, journal, on_spark, only, play, write
 from tests.helpers.spark_processes import LONG, configured, environment, started, until
 from tests.pipeline.test_page import loaded
@@ -692,6 +693,35 @@ def begun(out: Path) -> bool:
     return bool({(p.parts[-3], p.name) for p in offsets} - {(p.parts[-3], p.name) for p in commits})
 
 
+def stopped_amid_a_batch(live: subprocess.Popen[bytes], out: Path) -> bool:
+    """Whether *live* stands still, and has not committed what it has begun. It is let
+    run on where it has: a pause of this process is longer than many a batch.
+    """
+    if step_of(out) <= 1 or not begun(out):
+        return False
+    os.killpg(live.pid, signal.SIGSTOP)
+    until(lambda: states(live.pid) <= {*"TZX"}, live, out.parent / "stderr")
+    if begun(out):
+        return True
+    os.killpg(live.pid, signal.SIGCONT)
+    return False
+
+
+def states(pid: int) -> set[str]:
+    """Of the threads of a process and of those that it has started; "?" where one has
+    ended meanwhile.
+    """
+    try:
+        stats = [
+            (thread / "stat").read_text()
+            for each in tree(pid)
+            for thread in Path(f"/proc/{each}/task").iterdir()
+        ]
+    except OSError:
+        return {"?"}
+    return {stat.rpartition(")")[2].split()[0] for stat in stats}
+
+
 def step_of(out: Path) -> int:
     """Of the ledger; 0: there is none yet."""
     ledger = out / "ledger.json"
@@ -742,7 +772,7 @@ def test_a_kill_in_the_middle_of_a_batch_loses_and_doubles_nothing(
             pool.submit(serve, *side, stop) for side in zip(servers, ("full", "gaps"), strict=True)
         ]
         with started_live(servers, out) as live:
-            until(lambda: step_of(out) > 1 and begun(out), live, said)
+            until(lambda: stopped_amid_a_batch(live, out), live, said)
         assert begun(out)
         steps = step_of(out)
         with started_live(servers, out) as live:  # and now it is asked to stop
