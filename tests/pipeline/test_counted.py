@@ -19,6 +19,7 @@ import pytest
 pytest.importorskip("pyarrow")
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import trio
 
 import reaper.asyncio
@@ -32,6 +33,10 @@ from tests.pipeline.test_kinds import changed, column
 pytestmark = pytest.mark.slow
 
 TICK, THRESHOLD, IDLE = 0.1, 1.0, 2.0
+KEPT = 60.0
+"""The keep-alive of a server in a process of its own: a pause of its client's is none
+of its loop's, and may be longer than `IDLE`.
+"""
 SPOKEN = 35
 """Words of a client, a tick apart: the time without a row that no count explains is
 then beyond the threshold several times.
@@ -108,7 +113,7 @@ def over_http(place: Path) -> None:
     """Requests of one connection, to the reference server's process."""
     config = place / "reaper.toml"
     place.mkdir(parents=True, exist_ok=True)
-    config.write_text(f'[reaper]\ntick = "{TICK}s"\n[timeouts]\nkeep_alive = "{IDLE}s"\n')
+    config.write_text(f'[reaper]\ntick = "{TICK}s"\n[timeouts]\nkeep_alive = "{KEPT}s"\n')
     journal = place / "server"
     process = Process(
         *("http", "--config", str(config), "--port", "0", "--workers", "1"),
@@ -133,6 +138,14 @@ def without_stalls(table: pa.Table) -> pa.Table:
     return table.filter(pa.compute.fill_null(pa.compute.not_equal(reasons, "stall"), True))
 
 
+def paused(place: Path) -> bool:
+    """Whether the one that speaks was silent beyond the threshold, for its machine
+    stood still. That has a row, which divides the time that has none.
+    """
+    files = (place / "server").glob("*.parquet")
+    return any("activity" in pq.read_table(path)["kind"].to_pylist() for path in files)
+
+
 @pytest.mark.parametrize("name", SERVERS)
 def test_what_a_server_counts_explains_its_time_without_a_row(
     spark: Any, tmp_path: Path, name: str
@@ -141,10 +154,13 @@ def test_what_a_server_counts_explains_its_time_without_a_row(
         inputs = check([place / "server"])
         return audit(spark, inputs, None, place / "out", Settings()).summary
 
-    place = tmp_path / "1"
-    SERVERS[name](place)
-    summary = answered(place)
-    assert (summary["result"], summary["reasons"]) == ("pass", [])
+    for number in range(1, 6):
+        place = tmp_path / f"{number}"
+        SERVERS[name](place)
+        summary = answered(place)
+        assert (summary["result"], summary["reasons"]) == ("pass", [])
+        if not paused(place):
+            break
     # Nor does a stall of a busy machine explain it.
     uncounted = column("n", 0, ("close_peer", "close_app", "reap", "config"))
     forged = changed(lambda _: None, lambda table: uncounted(without_stalls(table)))
