@@ -93,13 +93,15 @@ class KeeperStage:
     def _watch(self) -> None:
         """Note by how much this machine is late, until the story is over.
 
-        It adds up: the clock of a keeper stands still in each of its stalls.
+        It adds up: the clock of a keeper stands still in each of its stalls. What is
+        shorter than a beat is none.
         """
         self._due = time.monotonic() + BEAT
         while not self._over.is_set():
             time.sleep(BEAT)
             now = time.monotonic()
-            self._late += max(now - self._due, 0.0)
+            if now - self._due > BEAT:
+                self._late += now - self._due
             self._due = now + BEAT
         self._due = math.inf
 
