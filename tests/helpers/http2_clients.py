@@ -88,8 +88,12 @@ class Http2(Actor):
 
     def __init__(self, sock: socket.socket, begins: Begin = PLAIN, tls: Tls | None = None) -> None:
         super().__init__(sock, "http2", tls)
-        self.do(begins, Settled())
         self._asked = 0
+        try:
+            self.do(begins, Settled())
+        except BaseException:
+            self.close()  # or another test hears of a loop that nobody has closed
+            raise
 
     def asks(self, *paths: str) -> None:
         """Ask for each of *paths*, on a stream of its own."""
