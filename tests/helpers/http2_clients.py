@@ -63,7 +63,7 @@ def played(
     return asyncio.run(all_of_them())
 
 
-def played_in_time(target: str, *kinds: str) -> tuple[list[Ended], float]:
+def played_in_time(target: str, *kinds: str, speech: Speech = SPEECH) -> tuple[list[Ended], float]:
     """The same, with patience for the busiest machine; and by how many seconds at most
     a server that only closes in time was late beside them.
     """
@@ -71,7 +71,7 @@ def played_in_time(target: str, *kinds: str) -> tuple[list[Ended], float]:
     async def all_of_them() -> tuple[list[Ended], float]:
         where = parse_target(target)
         async with control() as lag:
-            plays = (play(kind, where, SPEECH, 10 * (LIMIT + LATE)) for kind in kinds)
+            plays = (play(kind, where, speech, 10 * (LIMIT + LATE)) for kind in kinds)
             return await asyncio.gather(*plays), lag.seconds
 
     return asyncio.run(all_of_them())

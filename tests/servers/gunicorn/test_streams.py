@@ -65,13 +65,16 @@ def test_over_tls_a_stream_whose_client_gives_nothing_is_reset_likewise(
 ) -> None:
     speech = replace(SPEECH, tls=Tls("localhost", certificate[0]))
     with serving(name, certfile=certificate[0], keyfile=certificate[1]) as target:
-        for ended in played(target, "half_body", "unopened_pings", speech=speech):
-            assert (ended.how, STREAM_RESET in ended.said) == ("closed", True), ended
+        found, lag = played_in_time(target, "half_body", "unopened_pings", speech=speech)
+    for ended in found:
+        assert (ended.how, STREAM_RESET in ended.said) == ("closed", True), ended
+        assert (ended.borne or 0.0) <= LIMIT + LATE + lag, ended
 
 
 def test_a_stream_whose_body_drips_is_reset_by_the_least_rate(target: str) -> None:
-    (ended,) = played(target, "dripped_body", patience=5 + LIMIT + LATE)
+    (ended,), lag = played_in_time(target, "dripped_body")
     assert (ended.how, STREAM_RESET in ended.said) == ("closed", True), ended
+    assert (ended.borne or 0.0) <= 5 + LIMIT + LATE + lag, ended
 
 
 def test_a_stream_whose_client_reads_slowly_is_kept(target: str) -> None:

@@ -97,8 +97,9 @@ def test_over_tls_they_are_ended_likewise(certificate: tuple[str, str], tmp_path
     speech = replace(SPEECH, tls=Tls("localhost", certificate[0]))
     given = {"ssl_certfile": certificate[0], "ssl_keyfile": certificate[1]}
     with uvicorn(tmp_path / "log", SETTINGS, **given) as running:
-        ends = played(running.target, *held, speech=speech)
+        ends, lag = played_in_time(running.target, *held, speech=speech)
         assert [ended.said for ended in ends] == [ENDS[kind] for kind in held]
+        assert max(ended.borne or 0.0 for ended in ends) <= LIMIT + LATE + lag
         assert "Traceback" not in running.said()
 
 
@@ -142,8 +143,9 @@ def test_a_body_that_its_application_reads_late_is_taken_whole(tmp_path: Path) -
 
 
 def test_a_stream_whose_body_drips_is_reset_by_the_least_rate(server: Here) -> None:
-    (ended,) = played(server.target, "dripped_body", patience=5 + LIMIT + LATE)
+    (ended,), lag = played_in_time(server.target, "dripped_body")
     assert (ended.how, ended.said) == ("closed", STREAM_RESET)
+    assert (ended.borne or 0.0) <= 5 + LIMIT + LATE + lag
 
 
 def test_a_stream_whose_client_reads_slowly_is_kept(server: Here) -> None:
@@ -382,8 +384,9 @@ def test_reaper_run_guards_the_http_2_of_an_unchanged_command(tmp_path: Path) ->
     served = f"-m uvicorn --http zttp --http2 --port {port} tests.helpers.asgi:application"
     command = [sys.executable, "-m", "reaper", "run", "--", sys.executable, *served.split()]
     with serving(command, tmp_path / "log", port=port, environment=environment) as running:
-        (ended,) = played(running.target, "unopened_pings")
+        (ended,), lag = played_in_time(running.target, "unopened_pings")
         assert (ended.how, ended.said) == ("closed", STREAM_RESET)
+        assert (ended.borne or 0.0) <= LIMIT + LATE + lag
         assert "is guarded from inside" in running.said()
 
 
