@@ -86,19 +86,23 @@ def test_the_workers_of_one_server_answer_for_each_other_and_not_for_another_ser
             client.close()
 
 
+INODE = -os.getpid()
+"""No socket's, nor that of another test run here, which would take our names."""
+
+
 async def page() -> tuple[str, bytes]:
     return "text/plain", b"hello"
 
 
 @pytest.fixture
 def me(monkeypatch: pytest.MonkeyPatch) -> int:
-    """This process, whose server listens on the socket with the inode 4711."""
-    monkeypatch.setattr(workers, "inherited", lambda: 4711)
+    """This process, whose server listens on the socket with the inode `INODE`."""
+    monkeypatch.setattr(workers, "inherited", lambda: INODE)
     monkeypatch.setattr(workers, "WAIT", PATIENCE)
     return os.getpid()
 
 
-FAMILY = f"reaper-status/{os.getuid()}/4711/"
+FAMILY = f"reaper-status/{os.getuid()}/{INODE}/"
 
 
 @pytest.mark.anyio
