@@ -15,6 +15,9 @@ from scripts.acting import Actor
 DATA, HEADERS, RST_STREAM, SETTINGS_FRAME, GOES_AWAY = 0, 1, 3, 4, 7
 """Types of frames."""
 
+NO_END_OF_HEADERS = b"\x00\x00\x01\x01\x01" + (1).to_bytes(4, "big") + b"\x82"
+"""HEADERS of stream 1 behind which a CONTINUATION has to come."""
+
 
 def frames(client: socket.socket) -> Iterator[tuple[int, int, bytes]]:
     """Type, stream and payload of each frame until the server ends the connection."""

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import psutil
 
+from loadgen.playing.client import Gone
 from reaper.driver.sockets import reset_on_close
 from scripts.serving import Server
 from tests.helpers.server_process import wait_until
@@ -58,6 +59,31 @@ def rest(client: socket.socket) -> bytes:
         while data := client.recv(100_000):
             said += data
     return said
+
+
+def in_time(act: Callable[[Callable[[], None]], None], seconds: float) -> None:
+    """*act*, which calls what it is given when its client has spoken. Once more if it
+    fails, and the client was silent for *seconds* before it spoke, or could not any
+    more: the machine held it up for so long that it was closed rightly.
+    """
+    for _ in range(10):
+        spoke, silence = time.monotonic(), 0.0
+
+        def speaks() -> None:
+            nonlocal spoke, silence
+            before, spoke = spoke, time.monotonic()
+            silence = max(silence, spoke - before)
+
+        try:
+            act(speaks)
+        except (AssertionError, OSError, Gone) as error:
+            if not isinstance(error, AssertionError):
+                speaks()  # it tried to
+            if silence < seconds:
+                raise
+        else:
+            return
+    raise AssertionError(f"the machine kept a client silent for {seconds:g} s, ten times")
 
 
 def connections(server: Server) -> int:

@@ -9,7 +9,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -20,14 +20,14 @@ from gunicorn.config import Config
 import reaper.gunicorn
 from loadgen.drive.wire import Tls
 from loadgen.http2 import CONTINUATION
-from loadgen.plan.acts import Again, Ask, Begin, Body, Done, Drip, Open, Pings, Rest, Send
+from loadgen.plan.acts import Again, Ask, Begin, Body, Done, Open, Pings, Rest, Send
 from loadgen.playing.client import Gone
 from reaper.servers.gunicorn import asgi as gunicorn_asgi
 from reaper.servers.gunicorn import threads as gunicorn_threads
 from tests.helpers import asgi, wsgi
 from tests.helpers.http2_clients import STINGY, Http2, talking
 from tests.helpers.http2_frames import spoken
-from tests.helpers.program_trials import PATIENCE, connect
+from tests.helpers.program_trials import PATIENCE, connect, in_time
 from tests.helpers.program_trials import heard as until
 from tests.helpers.servers_here import Worker, worker
 from tests.servers.test_other_servers import LIMITS
@@ -154,10 +154,18 @@ def test_pings_do_not_put_off_the_end_of_a_stream(server: Worker) -> None:
 
 
 def test_a_frame_of_a_body_that_comes_in_pieces_keeps_its_stream(server: Worker) -> None:
-    with talking(server) as client:
-        *_, frame = spoken(Begin(), UPLOAD, Body(0, bytes(1200)))
-        client.do(UPLOAD, Drip(frame, 0.2, 100))
-        client.has(0)
+    *_, frame = spoken(Begin(), UPLOAD, Body(0, bytes(1200)))
+
+    def is_kept(speaks: Callable[[], None]) -> None:
+        with talking(server) as client:
+            client.do(UPLOAD)
+            for begin in range(0, len(frame), 100):
+                client.do(Send(frame[begin : begin + 100]))
+                speaks()
+                client.do(Rest(0.2))
+            client.has(0)
+
+    in_time(is_kept, 1)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -50,6 +50,7 @@ from tests.helpers.http2_frames import (
     DATA,
     GOES_AWAY,
     HEADERS,
+    NO_END_OF_HEADERS,
     RST_STREAM,
     SETTINGS_FRAME,
     asking,
@@ -59,7 +60,7 @@ from tests.helpers.http2_frames import (
 from tests.helpers.http2_tools import h2load_has_all, nghttp_has_all
 from tests.helpers.hypercorn_here import Here
 from tests.helpers.neighbours import all_share_a_window, one_takes_nothing
-from tests.helpers.program_trials import PATIENCE, connect, heard, rest
+from tests.helpers.program_trials import PATIENCE, connect, heard, in_time, rest
 from tests.helpers.server_process import installed, wait_until
 from tests.helpers.servers_here import uvicorn_here
 
@@ -393,13 +394,17 @@ def test_reaper_run_guards_the_http_2_of_an_unchanged_command(tmp_path: Path) ->
 @pytest.mark.parametrize("keep_alive", ["1500ms", "1h"])
 def test_headers_after_a_silence_have_their_own_time(keep_alive: str, tmp_path: Path) -> None:
     limits = {"TIMEOUTS_KEEP_ALIVE": keep_alive, "TIMEOUTS_HEADERS": "1500ms", "TICK": "100ms"}
-    with uvicorn(tmp_path / "log", limits) as running, connect(running) as client:
-        client.sendall(spoken(Begin())[0])
-        client.recv(1000)  # the connection is idle from now on
-        time.sleep(0.5)  # a second before it is ended for that
-        began = time.monotonic()
-        client.sendall(
-            b"\x00\x00\x01\x01\x01" + (1).to_bytes(4, "big") + b"\x82"
-        )  # and no END_HEADERS
-        rest(client)
-        assert time.monotonic() - began >= 1.5
+
+    def its_own_time(speaks: Callable[[], None]) -> None:
+        with connect(running) as client:
+            client.sendall(spoken(Begin())[0])
+            client.recv(1000)  # the connection is idle from now on
+            time.sleep(0.5)  # a second before it is ended for that
+            began = time.monotonic()
+            client.sendall(NO_END_OF_HEADERS)
+            speaks()
+            rest(client)
+            assert time.monotonic() - began >= 1.5
+
+    with uvicorn(tmp_path / "log", limits) as running:
+        in_time(its_own_time, 1.5)
