@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
 from loadgen.clients import Ended, Speech
@@ -18,7 +19,9 @@ from loadgen.plan.acts import Ask, Begin, Done, Open, Rest, Settled
 from loadgen.playing.http2 import Stream
 from loadgen.units import parse_target
 from scripts.acting import PATIENCE, Actor
-from tests.helpers.program_trials import Addressed
+from tests.helpers.http2_frames import NO_END_OF_HEADERS, spoken
+from tests.helpers.lagging import speaking_in_time
+from tests.helpers.program_trials import Addressed, connect, rest
 
 LIMIT = 2.0
 """Seconds: every timeout of the server."""
@@ -123,6 +126,25 @@ class Http2(Actor):
     def is_told(self) -> None:
         """Wait for that."""
         self.until(lambda: self.told)
+
+
+def late_headers_have_their_own_time(server: Addressed, seconds: float) -> None:
+    """Headers that begin after half a second of silence, and have no end, end the
+    connection *seconds* later at the soonest, which is the limit of both.
+    """
+
+    def own_time(speaks: Callable[[], None]) -> None:
+        with connect(server) as client:
+            client.sendall(spoken(Begin())[0])
+            client.recv(1000)  # the connection is idle from now on
+            time.sleep(0.5)
+            began = time.monotonic()
+            client.sendall(NO_END_OF_HEADERS)
+            speaks()
+            rest(client)
+            assert time.monotonic() - began >= seconds
+
+    speaking_in_time(own_time, seconds)
 
 
 @contextmanager

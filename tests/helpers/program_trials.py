@@ -13,9 +13,9 @@ from typing import Protocol
 
 import psutil
 
-from loadgen.playing.client import Gone
 from reaper.driver.sockets import reset_on_close
 from scripts.serving import Server
+from tests.helpers.lagging import Lagged, in_time
 from tests.helpers.server_process import wait_until
 
 PATIENCE = 60.0
@@ -61,31 +61,6 @@ def rest(client: socket.socket) -> bytes:
     return said
 
 
-def in_time(act: Callable[[Callable[[], None]], None], seconds: float) -> None:
-    """*act*, which calls what it is given when its client has spoken. Once more if it
-    fails, and the client was silent for *seconds* before it spoke, or could not any
-    more: the machine held it up for so long that it was closed rightly.
-    """
-    for _ in range(10):
-        spoke, silence = time.monotonic(), 0.0
-
-        def speaks() -> None:
-            nonlocal spoke, silence
-            before, spoke = spoke, time.monotonic()
-            silence = max(silence, spoke - before)
-
-        try:
-            act(speaks)
-        except (AssertionError, OSError, Gone) as error:
-            if not isinstance(error, AssertionError):
-                speaks()  # it tried to
-            if silence < seconds:
-                raise
-        else:
-            return
-    raise AssertionError(f"the machine kept a client silent for {seconds:g} s, ten times")
-
-
 def connections(server: Server) -> int:
     """How many TCP connections the server holds and has not shut by itself."""
     return sum(
@@ -97,10 +72,6 @@ def connections(server: Server) -> int:
 def cpu(server: Server) -> float:
     """CPU seconds that the process has used."""
     return float(sum(psutil.Process(server.pid).cpu_times()[:2]))
-
-
-class Paused(Exception):
-    """The machine kept a client that talks from talking for too long."""
 
 
 def trial(
@@ -116,11 +87,12 @@ def trial(
     talks has to be answered still. *server* answers *says*; *wrap* makes a client speak
     TLS.
     """
-    for _ in range(4):
-        with ExitStack() as opened, suppress(Paused):
+
+    def once() -> None:
+        with ExitStack() as opened:
             _try(server, least, says, lambda: opened.enter_context(wrap(connect(server))))
-            return
-    raise AssertionError(f"the machine paused four times for {least} s and longer")
+
+    in_time(once)
 
 
 def _try(server: Server, least: float, says: bytes, connected: Callable[[], socket.socket]) -> None:
@@ -137,7 +109,7 @@ def _try(server: Server, least: float, says: bytes, connected: Callable[[], sock
         with suppress(ConnectionError):
             answered = bool(talker.recv(1000))
         if not answered and silence > least / 2:
-            raise Paused
+            raise Lagged
         assert answered, f"closed, {silence:.3f} s after it spoke"
 
     closes.close()
@@ -155,7 +127,7 @@ def _try(server: Server, least: float, says: bytes, connected: Callable[[], sock
         if time.monotonic() - came <= least / 2:
             raise
     if not answered and time.monotonic() - came > least / 2:
-        raise Paused  # they had connected, and said nothing for too long
+        raise Lagged  # they had connected, and said nothing for too long
     assert answered
     while not select.select([silent], [], [], least / 8)[0] or silent.recv(
         1000

@@ -16,6 +16,7 @@ from typing import Any
 
 from scripts.programs.trial import APPS
 from scripts.serving import ROOT, Server, free_port, serving
+from tests.helpers.lagging import Lagged, in_time
 from tests.helpers.server_process import wait_until
 
 REAPER = [sys.executable, "-m", "reaper"]
@@ -84,17 +85,22 @@ def guarded(
 
 
 def ends(port: int, sent: bytes = b"", answered: bytes = b"\0") -> bytes:
-    """What a connection that sent *sent* received before it ended.
-
-    A client that was itself too late with what it sent proves nothing, and tries again.
+    """What a connection that sent *sent*, and was not too late with it, received before
+    it ended.
     """
-    began, found, late = time.monotonic(), b"", True
-    with (
-        socket.create_connection(("127.0.0.1", port), PATIENCE) as sock,
-        suppress(ConnectionResetError),
-    ):
-        sock.sendall(sent)
-        late = time.monotonic() - began > OWN_LAG
-        while answered not in found and (data := sock.recv(65536)):
-            found += data
-    return ends(port, sent, answered) if sent and late and b" 200" not in found else found
+
+    def once() -> bytes:
+        began, found, late = time.monotonic(), b"", True
+        with (
+            socket.create_connection(("127.0.0.1", port), PATIENCE) as sock,
+            suppress(ConnectionResetError),
+        ):
+            sock.sendall(sent)
+            late = time.monotonic() - began > OWN_LAG
+            while answered not in found and (data := sock.recv(65536)):
+                found += data
+        if sent and late and b" 200" not in found:
+            raise Lagged
+        return found
+
+    return in_time(once)

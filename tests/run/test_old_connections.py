@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from scripts.programs.declared import Program
+from tests.helpers.lagging import Lagged, in_time
 from tests.helpers.reaper_run import PATIENCE, guarded
 from tests.run.test_programs import GUNICORN, OWN, command_of, named
 
@@ -48,15 +49,13 @@ def whole(answer: bytes) -> bool:
 
 def asks_on(port: int, ends: list[str]) -> None:
     """How a client ends that this machine did not hold up."""
-    while (end := asked(port)) == "late":
-        pass
-    ends.append(end)
+    ends.append(in_time(lambda: asked(port)))
 
 
 def asked(port: int) -> str:
     """Ask again and again, as a client does that is never told too late: until an
-    answer says that it is the last, "told", or a request is "lost"; "late": this
-    process was silent for so long before that one that the connection was idle.
+    answer says that it is the last, "told", or a request is "lost". Raises `Lagged` if
+    it was silent for so long before that one that the connection was idle.
     """
     with socket.create_connection(("127.0.0.1", port), PATIENCE) as client:
         spoke = time.monotonic()
@@ -75,7 +74,9 @@ def asked(port: int) -> str:
             except ConnectionError:
                 answer = b""
             if not whole(answer):
-                return "late" if sent - before >= KEPT else "lost"
+                if sent - before >= KEPT:
+                    raise Lagged
+                return "lost"
             if b"connection: close" in answer.partition(b"\r\n\r\n")[0].lower():
                 return "told"
             time.sleep(WAY)

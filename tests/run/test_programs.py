@@ -11,13 +11,13 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -27,11 +27,10 @@ from scripts.programs.declared import PROGRAMS, Program
 from scripts.programs.trial import APPS
 from scripts.serving import Server, free_port, serving
 from scripts.tools import Missing
+from tests.helpers.lagging import Found, Lagged, in_time
 from tests.helpers.reaper_run import GET, PATIENCE, ends, guarded
 
 pytestmark = pytest.mark.slow
-
-Found = TypeVar("Found")
 
 BIN = Path(sys.executable).parent
 OWN = "python {dir}/programs.py"
@@ -69,7 +68,6 @@ HELD_UP = 0.25
 """Seconds for which the clients of a trial may be held up: half of the first byte's
 limit, and of what a slow answer still takes when the signal comes.
 """
-TRIES = 5
 
 
 def command_of(program: Program) -> list[str]:
@@ -141,7 +139,7 @@ def test_a_silent_websocket_is_closed_after_the_tunnel_that_was_set() -> None:
 
 @pytest.mark.parametrize("program", TESTED, ids=named)
 def test_a_guarded_program_stops_as_it_does_alone(program: Program) -> None:
-    def stopped(guard: bool) -> tuple[trial.Seen, float]:
+    def stopped(guard: bool) -> trial.Seen:
         with started(program, guard=guard) as (server, _):
             return held_up(trial.stopped(program, server, signal.SIGTERM, LIMITS))
 
@@ -152,13 +150,12 @@ def test_a_guarded_program_stops_as_it_does_alone(program: Program) -> None:
     assert ways[0] == ways[1]
 
 
-def held_up(clients: Coroutine[Any, Any, Found]) -> tuple[Found, float]:
-    """What *clients* found, and for how long this process held them up at most: one
-    that is too late with its request is closed rightly, and a late signal meets no
-    request.
+def held_up(clients: Coroutine[Any, Any, Found]) -> Found:
+    """What *clients* found, which this process did not hold up: one that is too late
+    with its request is closed rightly, and a late signal meets no request.
     """
 
-    async def both() -> tuple[Found, float]:
+    async def both() -> Found:
         worst = 0.0
 
         async def measure() -> None:
@@ -171,20 +168,14 @@ def held_up(clients: Coroutine[Any, Any, Found]) -> tuple[Found, float]:
         measuring = asyncio.create_task(measure())
         await asyncio.sleep(0)  # it has begun
         try:
-            return await clients, worst
+            found = await clients
         finally:
             measuring.cancel()
+        if worst >= HELD_UP:
+            raise Lagged
+        return found
 
     return asyncio.run(both())
-
-
-def in_time(found: Callable[[], tuple[Found, float]]) -> Found:
-    """What a trial *found*, of several the first whose clients were not held up."""
-    for _ in range(TRIES):
-        seen, late = found()
-        if late < HELD_UP:
-            break
-    return seen
 
 
 @contextmanager

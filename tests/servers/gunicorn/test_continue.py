@@ -15,6 +15,7 @@ from gunicorn.http.message import Request
 
 import reaper.gunicorn
 from tests.helpers import wsgi
+from tests.helpers.lagging import Lagged, in_time
 from tests.helpers.program_trials import connect, heard, rest
 from tests.helpers.servers_here import worker
 
@@ -45,12 +46,9 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REAPER_TIMEOUTS_BODY", "1s")
 
 
-LAGGED = "the machine held the client up for the time for a body, ten times"
-
-
-def is_answered(client: socket.socket, pause: float, until: float) -> bool:
-    """Whether *client* is answered, which sends its body *pause* seconds after it was
-    told to. False: it was cut, and had sent the body after *until*, by when it may be.
+def is_answered(client: socket.socket, pause: float, until: float) -> None:
+    """*client* is answered, which sends its body *pause* seconds after it was told to,
+    and before *until*: afterwards it may be cut.
     """
     heard(client, CONTINUE)
     time.sleep(pause)
@@ -59,37 +57,36 @@ def is_answered(client: socket.socket, pause: float, until: float) -> bool:
     sent = time.monotonic()
     try:
         assert b" 200 " in heard(client)
-    except (AssertionError, ConnectionError):
+    except (AssertionError, ConnectionError) as error:
         if sent < until:
             raise
-        return False
-    return True
+        raise Lagged from error
 
 
 def test_of_an_application_that_asks_late() -> None:
     with worker(reaper.gunicorn.ASGIWorker, application) as server:
 
-        def serves() -> bool:
+        def serves() -> None:
             with connect(server) as client:
                 asked = time.monotonic()  # it is told `LATE` seconds later at the soonest
                 client.sendall(POST % b"/")
-                return is_answered(client, 0.4, asked + LATE + 1)
+                is_answered(client, 0.4, asked + LATE + 1)
 
-        assert any(serves() for _ in range(10)), LAGGED
+        in_time(serves)
 
 
 def test_of_threads_that_are_all_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REAPER_TIMEOUTS_BODY", "2s")  # it is looked at after 2 s, and after 4
     with worker(reaper.gunicorn.ThreadWorker, wsgi.application, threads="1") as server:
 
-        def serves() -> bool:
+        def serves() -> None:
             with connect(server) as first, connect(server) as client:
                 asked = time.monotonic()
                 first.sendall(b"GET /slow?3 HTTP/1.1\r\nhost: h\r\n\r\n")
                 client.sendall(POST % b"/echo")
-                return is_answered(client, 1.3, asked + 3 + 2)
+                is_answered(client, 1.3, asked + 3 + 2)
 
-        assert any(serves() for _ in range(10)), LAGGED
+        in_time(serves)
 
 
 def test_of_a_thread_that_takes_its_time_over_the_head(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,8 @@ from reaper.servers.gunicorn import threads as gunicorn_threads
 from tests.helpers import asgi, wsgi
 from tests.helpers.http2_clients import STINGY, Http2, talking
 from tests.helpers.http2_frames import spoken
-from tests.helpers.program_trials import PATIENCE, connect, in_time
+from tests.helpers.lagging import speaking_in_time
+from tests.helpers.program_trials import PATIENCE, connect
 from tests.helpers.program_trials import heard as until
 from tests.helpers.servers_here import Worker, worker
 from tests.servers.test_other_servers import LIMITS
@@ -165,7 +166,7 @@ def test_a_frame_of_a_body_that_comes_in_pieces_keeps_its_stream(server: Worker)
                 client.do(Rest(0.2))
             client.has(0)
 
-    in_time(is_kept, 1)
+    speaking_in_time(is_kept, 1)
 
 
 @pytest.mark.parametrize(

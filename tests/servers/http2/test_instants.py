@@ -22,7 +22,8 @@ from reaper.driver.sockets import unread
 from tests.helpers import asgi
 from tests.helpers.http2_frames import GOES_AWAY, asking, frames
 from tests.helpers.hypercorn_here import Here, hypercorn_here
-from tests.helpers.program_trials import connect, heard, in_time
+from tests.helpers.lagging import speaking_in_time
+from tests.helpers.program_trials import connect, heard
 from tests.helpers.servers_here import server_here
 
 pytestmark = pytest.mark.slow
@@ -101,4 +102,4 @@ def test_a_ping_in_the_instant_in_which_keep_alive_is_over_does_not_restart_it(
         assert ended == [[port] for port in ports]
 
     with begin(kind, tmp_path / "log") as running:
-        in_time(ends_in_time, LIMIT)
+        speaking_in_time(ends_in_time, LIMIT)

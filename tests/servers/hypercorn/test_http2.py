@@ -21,7 +21,7 @@ pytest.importorskip("h2")
 pytest.importorskip("hypercorn")
 
 from loadgen.drive.wire import Tls
-from loadgen.plan.acts import Ask, Begin, Open, Pings, Rest
+from loadgen.plan.acts import Ask, Open, Pings, Rest
 from loadgen.units import parse_target
 from reaper.servers.http2.floods import BURST
 from scripts.serving import Server, free_port, serving
@@ -36,6 +36,7 @@ from tests.helpers.http2_clients import (
     SPEECH,
     STINGY,
     STREAM_RESET,
+    late_headers_have_their_own_time,
     pings_for_each_frame,
     played,
     played_in_time,
@@ -44,17 +45,16 @@ from tests.helpers.http2_clients import (
 from tests.helpers.http2_frames import (
     DATA,
     GOES_AWAY,
-    NO_END_OF_HEADERS,
     RST_STREAM,
     asking,
     frames,
     posting,
-    spoken,
 )
 from tests.helpers.http2_tools import h2load_has_all, nghttp_has_all
 from tests.helpers.hypercorn_here import Here, hypercorn_here
+from tests.helpers.lagging import speaking_in_time
 from tests.helpers.neighbours import all_share_a_window, one_takes_nothing
-from tests.helpers.program_trials import connect, heard, in_time, rest
+from tests.helpers.program_trials import connect, heard, rest
 from tests.helpers.server_process import installed
 
 pytestmark = pytest.mark.slow
@@ -110,7 +110,7 @@ def test_keep_alive_counts_from_the_last_answer(server: Here) -> None:
             client.rests()
             assert time.monotonic() - asked >= LIMIT
 
-    in_time(counts, LIMIT)
+    speaking_in_time(counts, LIMIT)
 
 
 @pytest.mark.parametrize("kind", ["rapid_reset", "ping_flood", "settings_flood"])
@@ -219,19 +219,8 @@ def test_the_time_for_headers_is_not_cut_short_by_the_silence_before_them(
 ) -> None:
     limits = {"TIMEOUTS_KEEP_ALIVE": "1500ms", "TIMEOUTS_HEADERS": "1500ms", "TICK": "100ms"}
 
-    def its_own_time(speaks: Callable[[], None]) -> None:
-        with connect(running) as client:
-            client.sendall(spoken(Begin())[0])
-            client.recv(1000)  # the connection is idle from now on
-            time.sleep(0.5)  # a second before it is ended for that
-            began = time.monotonic()
-            client.sendall(NO_END_OF_HEADERS)
-            speaks()
-            rest(client)
-            assert time.monotonic() - began >= 1.5
-
     with hypercorn_here(kind, tmp_path / "log", application, limits, 3600) as running:
-        in_time(its_own_time, 1.5)
+        late_headers_have_their_own_time(running, 1.5)
 
 
 SIZES = {"before the end is given": 100_000, "when all is given": 95_000}

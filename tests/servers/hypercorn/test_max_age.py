@@ -15,6 +15,7 @@ from loadgen.playing.client import Gone
 from scripts.lifespan import lifespan
 from tests.helpers.http2_clients import Http2
 from tests.helpers.hypercorn_here import FLAVOURS, hypercorn_here
+from tests.helpers.lagging import Lagged, in_time
 
 pytestmark = pytest.mark.slow
 DRAIN_IDLE = 0.5
@@ -37,12 +38,6 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"ok"})
 
 
-class Lagged(Exception):
-    """The machine kept the client from speaking for as long as a silent one is waited
-    for: what became of it says nothing.
-    """
-
-
 @contextmanager
 def client_of(kind: str, log: Path) -> Iterator[Callable[[], socket.socket]]:
     """What connects to hypercorn of the flavour *kind*, which logs no traceback."""
@@ -55,15 +50,14 @@ Act = Callable[[socket.socket, float], None]
 
 
 def tried(connect: Callable[[], socket.socket], act: Act) -> None:
-    """Have a new client *act*, once more if it lagged; *act* is told since when the
-    client is silent.
-    """
-    for _ in range(10):
+    """Have a new client *act*, which is told since when it is silent."""
+
+    def once() -> None:
         came = time.monotonic()
-        with connect() as client, suppress(Lagged):
+        with connect() as client:
             act(client, came)
-            return
-    raise AssertionError(f"the machine paused ten times for {DRAIN_IDLE} s and longer")
+
+    in_time(once)
 
 
 def hears_of_the_last(client: socket.socket, spoke: float) -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -41,6 +41,7 @@ from tests.helpers.http2_clients import (
     SPEECH,
     STINGY,
     STREAM_RESET,
+    late_headers_have_their_own_time,
     pings_for_each_frame,
     played,
     played_in_time,
@@ -50,7 +51,6 @@ from tests.helpers.http2_frames import (
     DATA,
     GOES_AWAY,
     HEADERS,
-    NO_END_OF_HEADERS,
     RST_STREAM,
     SETTINGS_FRAME,
     asking,
@@ -60,7 +60,7 @@ from tests.helpers.http2_frames import (
 from tests.helpers.http2_tools import h2load_has_all, nghttp_has_all
 from tests.helpers.hypercorn_here import Here
 from tests.helpers.neighbours import all_share_a_window, one_takes_nothing
-from tests.helpers.program_trials import PATIENCE, connect, heard, in_time, rest
+from tests.helpers.program_trials import PATIENCE, connect, heard, rest
 from tests.helpers.server_process import installed, wait_until
 from tests.helpers.servers_here import uvicorn_here
 
@@ -395,16 +395,5 @@ def test_reaper_run_guards_the_http_2_of_an_unchanged_command(tmp_path: Path) ->
 def test_headers_after_a_silence_have_their_own_time(keep_alive: str, tmp_path: Path) -> None:
     limits = {"TIMEOUTS_KEEP_ALIVE": keep_alive, "TIMEOUTS_HEADERS": "1500ms", "TICK": "100ms"}
 
-    def its_own_time(speaks: Callable[[], None]) -> None:
-        with connect(running) as client:
-            client.sendall(spoken(Begin())[0])
-            client.recv(1000)  # the connection is idle from now on
-            time.sleep(0.5)  # a second before it is ended for that
-            began = time.monotonic()
-            client.sendall(NO_END_OF_HEADERS)
-            speaks()
-            rest(client)
-            assert time.monotonic() - began >= 1.5
-
     with uvicorn(tmp_path / "log", limits) as running:
-        in_time(its_own_time, 1.5)
+        late_headers_have_their_own_time(running, 1.5)

@@ -35,7 +35,8 @@ from scripts.serving import serving as start
 from scripts.tools import metrics
 from scripts.uvicorn_demo.__main__ import HANDSHAKE
 from tests.helpers.asgi import application
-from tests.helpers.program_trials import connect, in_time
+from tests.helpers.lagging import speaking_in_time
+from tests.helpers.program_trials import connect
 from tests.helpers.program_trials import heard as until
 from tests.helpers.program_trials import rest as until_closed
 from tests.helpers.server_process import installed, wait_until
@@ -334,7 +335,7 @@ def test_a_body_that_is_not_wanted_is_read_and_the_connection_lives_on(guarded: 
             speaks()
             until(client)
 
-    in_time(is_kept, 1)
+    speaking_in_time(is_kept, 1)
 
 
 def stalled(server: Server) -> float:
