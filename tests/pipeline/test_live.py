@@ -700,11 +700,23 @@ def stopped_amid_a_batch(live: subprocess.Popen[bytes], out: Path) -> bool:
     if step_of(out) <= 1 or not begun(out):
         return False
     os.killpg(live.pid, signal.SIGSTOP)
-    until(lambda: states(live.pid) <= {*"TZX"}, live, out.parent / "stderr")
-    if begun(out):
+    if stands_still(live.pid) and begun(out):
         return True
     os.killpg(live.pid, signal.SIGCONT)
     return False
+
+
+def stands_still(pid: int) -> bool:
+    """Whether each thread of a process and of those that it has started stops, which
+    has got SIGSTOP. Where Java has just begun a process (vfork), that one is stopped
+    before its exec, for which the thread waits that began it: it never stops.
+    """
+    deadline = time.monotonic() + 5
+    while not states(pid) <= {*"TZX"}:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 def states(pid: int) -> set[str]:
